@@ -1,0 +1,1 @@
+"""One endpoint: event-stream decoding, API dialects, transports, outcomes, the probe, and the embedded simulator."""
