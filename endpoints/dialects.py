@@ -1,0 +1,199 @@
+"""What the two OpenAI-style routes ask and answer: request bodies, and the meaning of one streamed event."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+CHAT = "chat"
+COMPLETIONS = "completions"
+ROUTES = {CHAT: "/chat/completions", COMPLETIONS: "/completions"}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestShape:
+    """What every request of one arm has in common. Optional fields that are None are not sent."""
+
+    api: str
+    model: str
+    max_tokens: int
+    sampling: Mapping[str, Any]
+    extra_body: Mapping[str, Any]
+    max_tokens_field: str = "max_tokens"
+    include_usage: bool = True
+
+    def body(self, messages: Sequence[Mapping[str, str]]) -> bytes:
+        """Serialise one request (before any clock starts). `messages`: role and content, in order."""
+        doc: dict[str, Any] = {"model": self.model}
+        if self.api == CHAT:
+            doc["messages"] = list(messages)
+        else:
+            doc["prompt"] = "\n\n".join(m["content"] for m in messages)
+        doc[self.max_tokens_field] = self.max_tokens
+        doc["stream"] = True
+        if self.include_usage:
+            doc["stream_options"] = {"include_usage": True}
+        doc.update({k: v for k, v in self.sampling.items() if v is not None})
+        doc.update(self.extra_body)
+        return orjson.dumps(doc)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts as a server stated them; None where it stated none."""
+
+    input_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int | None
+    reasoning_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one event says. `visible`: text a reader sees; `hidden`: reasoning, tool calls (also generated text)."""
+
+    visible: str = ""
+    hidden: str = ""
+    reasoned: bool = False
+    token_ids: int | None = None  # how many token ids the event lists, where a server lists them
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    error: str | None = None
+    model: str | None = None
+    fingerprint: str | None = None
+    request_id: str | None = None
+
+
+class NotAnEvent(ValueError):
+    """The event's data is not a JSON object."""
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """JSON of one event. Raises NotAnEvent.
+
+    orjson is strict; what it refuses may still be legal for others (lone surrogates, NaN) or repairable as the
+    standard says (invalid UTF-8 becomes U+FFFD), so the slow parser has the last word.
+    """
+    try:
+        doc = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        try:
+            doc = json.loads(data.decode("utf-8", "replace"))
+        except (ValueError, RecursionError) as exc:
+            raise NotAnEvent(str(exc)) from None
+    if not isinstance(doc, dict):
+        raise NotAnEvent(f"a JSON {type(doc).__name__}, not an object")
+    return doc
+
+
+def interpret(doc: Mapping[str, Any], kind: bytes = b"") -> Delta:
+    """The meaning of one event of either route. Unknown keys, nulls and wrong types never spoil another field."""
+    visible = hidden = ""
+    reasoned = False
+    finish: str | None = None
+    token_ids: int | None = None
+    choices = doc.get("choices")
+    if isinstance(choices, list):
+        for choice in choices:
+            if not isinstance(choice, dict):
+                continue
+            reason = choice.get("finish_reason")
+            if isinstance(reason, str) and reason:
+                finish = reason
+            text = choice.get("text")
+            if isinstance(text, str):
+                visible += text
+            ids = choice.get("token_ids")
+            if isinstance(ids, list):
+                token_ids = (token_ids or 0) + len(ids)
+            delta = choice.get("delta")
+            if isinstance(delta, dict):
+                visible += _text(delta.get("content")) + _text(delta.get("refusal"))
+                thought = _text(delta.get("reasoning_content")) or _text(delta.get("reasoning"))
+                reasoned = reasoned or bool(thought)
+                hidden += thought + _calls(delta)
+    return Delta(
+        visible,
+        hidden,
+        reasoned,
+        token_ids,
+        finish,
+        usage_of(doc.get("usage")),
+        error_of(doc, kind),
+        _str(doc.get("model")),
+        _str(doc.get("system_fingerprint")),
+        _str(doc.get("id")),
+    )
+
+
+def usage_of(usage: object) -> Usage | None:
+    """A server's usage object, or None when it holds no integer count (servers send null, {} and strings)."""
+    if not isinstance(usage, dict):
+        return None
+    inputs, outputs = _int(usage.get("prompt_tokens")), _int(usage.get("completion_tokens"))
+    if inputs is None and outputs is None:
+        return None
+    return Usage(
+        inputs,
+        outputs,
+        _int(_detail(usage, "prompt_tokens_details").get("cached_tokens")),
+        _int(_detail(usage, "completion_tokens_details").get("reasoning_tokens")),
+    )
+
+
+def error_of(doc: Mapping[str, Any], kind: bytes = b"") -> str | None:
+    """The error an event or a body carries, in one line, or None.
+
+    Known shapes: an `error` object or string, an event named `error`, `object: error`, and a bare
+    `message` + `code` without choices.
+    """
+    error = doc.get("error")
+    if isinstance(error, dict):
+        message = error.get("message") or error.get("type") or error.get("code")
+        return _line(message if message is not None else error)
+    if error:
+        return _line(error)
+    bare = "choices" not in doc and "message" in doc and ("code" in doc or "type" in doc or "status" in doc)
+    if kind == b"error" or doc.get("object") == "error" or bare:
+        return _line(doc.get("message") or doc.get("detail") or doc)
+    return None
+
+
+def _line(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return " ".join(text.split())[:500]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):  # content parts
+        return "".join(part["text"] for part in value if isinstance(part, dict) and isinstance(part.get("text"), str))
+    return ""
+
+
+def _calls(delta: Mapping[str, Any]) -> str:
+    calls = delta.get("tool_calls")
+    functions: list[object] = [delta.get("function_call")]
+    if isinstance(calls, list):
+        functions += [call.get("function") for call in calls if isinstance(call, dict)]
+    return "".join(_text(f.get("name")) + _text(f.get("arguments")) for f in functions if isinstance(f, dict))
+
+
+def _detail(usage: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    detail = usage.get(key)
+    return detail if isinstance(detail, dict) else {}
+
+
+def _int(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
+        return None
+    return int(value) if value == int(value) else None
+
+
+def _str(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None

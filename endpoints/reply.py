@@ -1,0 +1,163 @@
+"""One streamed reply, built up as its bytes arrive: stamps, counts and the verdict on whether it was whole."""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import pairwise
+
+import orjson
+
+from endpoints import dialects
+from endpoints.eventstream import EventStreamDecoder, EventTooLarge
+from endpoints.outcomes import Outcome
+
+_KEEP_HEAD = 2048  # bytes of a body kept for the error text
+
+
+class Reply:
+    """Feed blocks with their arrival stamps (ns, any monotonic origin); read the fields when the body has ended.
+
+    `chunk_ns`: arrival of each fragment with text (content, reasoning, tool calls); `chunk_tokens()`: tokens in each,
+    where the server tells. `usage` is the last one that held an integer. `dropped` counts events that were no JSON.
+    """
+
+    __slots__ = (
+        "_cumulative",
+        "_decoder",
+        "_hash",
+        "_ids",
+        "_texts",
+        "chunk_ns",
+        "done",
+        "dropped",
+        "error",
+        "events",
+        "fingerprint",
+        "finish_reason",
+        "first_visible_ns",
+        "head",
+        "model",
+        "reasoned",
+        "request_id",
+        "text_bytes",
+        "usage",
+    )
+
+    def __init__(self, *, keep_text: bool = False) -> None:
+        self._decoder = EventStreamDecoder()
+        self._hash = hashlib.blake2b(digest_size=8)
+        self._texts: list[str] | None = [] if keep_text else None
+        self._cumulative: list[int | None] = []
+        self._ids: list[int | None] = []
+        self.chunk_ns: list[int] = []
+        self.first_visible_ns: int | None = None
+        self.text_bytes = 0
+        self.events = 0
+        self.dropped = 0
+        self.done = False
+        self.reasoned = False
+        self.finish_reason: str | None = None
+        self.usage: dialects.Usage | None = None
+        self.error: str | None = None
+        self.model: str | None = None
+        self.fingerprint: str | None = None
+        self.request_id: str | None = None
+        self.head = b""
+
+    def feed(self, block: bytes, at_ns: int) -> int:
+        """Take one block; return how many fragments with text it held. Raises EventTooLarge."""
+        if not self.events and len(self.head) < _KEEP_HEAD:
+            self.head += block[: _KEEP_HEAD - len(self.head)]
+        before = len(self.chunk_ns)
+        for event in self._decoder.feed(block):
+            if self.done or not event.data:
+                continue
+            self.events += 1
+            if event.data == b"[DONE]" or event.data.strip() == b"[DONE]":
+                self.done = True
+                continue
+            try:
+                delta = dialects.interpret(dialects.parse(event.data), event.kind)
+            except dialects.NotAnEvent:
+                self.dropped += 1
+                continue
+            self._take(delta, at_ns)
+        return len(self.chunk_ns) - before
+
+    def _take(self, delta: dialects.Delta, at_ns: int) -> None:
+        if delta.visible or delta.hidden:
+            self.chunk_ns.append(at_ns)
+            self._cumulative.append(delta.usage.output_tokens if delta.usage else None)
+            self._ids.append(delta.token_ids)
+            raw = (delta.hidden + delta.visible).encode("utf-8", "surrogatepass")
+            self.text_bytes += len(raw)
+            self._hash.update(raw)
+            if delta.visible and self.first_visible_ns is None:
+                self.first_visible_ns = at_ns
+            if self._texts is not None:
+                self._texts.append(delta.hidden + delta.visible)
+        elif delta.token_ids and self._ids:
+            # Tokens without text (a character not yet whole) belong to the fragment they complete or follow.
+            last = self._ids[-1]
+            self._ids[-1] = None if last is None else last + delta.token_ids
+        if delta.usage is not None:
+            self.usage = delta.usage
+        self.reasoned = self.reasoned or delta.reasoned
+        self.finish_reason = delta.finish_reason or self.finish_reason
+        self.error = self.error or delta.error
+        self.model = self.model or delta.model
+        self.fingerprint = self.fingerprint or delta.fingerprint
+        self.request_id = self.request_id or delta.request_id
+
+    @property
+    def text_hash(self) -> str:
+        return self._hash.hexdigest()
+
+    @property
+    def text(self) -> str | None:
+        return None if self._texts is None else "".join(self._texts)
+
+    def chunk_tokens(self) -> list[int] | None:
+        """Tokens in each fragment, or None where they cannot be known.
+
+        From running usage when it rises with every fragment (a server that repeats its final usage on every event
+        tells nothing about fragments), else from the token ids listed.
+        """
+        running = [c for c in self._cumulative if c is not None]
+        if running and len(running) == len(self._cumulative) and all(b > a for a, b in pairwise([0, *running])):
+            return [b - a for a, b in pairwise([0, *running])]
+        ids = [i for i in self._ids if i is not None]
+        return ids if ids and len(ids) == len(self._ids) and all(ids) else None
+
+    def verdict(self) -> tuple[Outcome, str | None]:
+        """Whether a 2xx body that ended in order was a whole, successful reply; else the class and one line why."""
+        if self.error is not None:
+            return Outcome.ERROR_EVENT, self.error
+        if not self.events:
+            return self._not_a_stream()
+        if self.dropped == self.events:
+            return Outcome.BAD_STREAM, "no event of the stream is a JSON object"
+        if not (self.done or self.finish_reason):
+            if self.dropped:
+                return Outcome.BAD_STREAM, f"{self.dropped} events are not JSON, and no finish reason or [DONE] came"
+            return Outcome.TRUNCATED, "the body ended without a finish reason or [DONE]"
+        if not self.chunk_ns:
+            return Outcome.EMPTY, f"no text came (finish reason: {self.finish_reason or 'none'})"
+        return Outcome.OK, None
+
+    def _not_a_stream(self) -> tuple[Outcome, str]:
+        body = self.head.strip()
+        if not body:
+            return Outcome.EMPTY, "the body is empty"
+        try:
+            doc = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            doc = None
+        if isinstance(doc, dict) and (error := dialects.error_of(doc)):
+            return Outcome.ERROR_EVENT, error
+        if body.startswith((b"data:", b":", b"event:", b"id:", b"retry:")):
+            return Outcome.TRUNCATED, "the body ended inside its first event"
+        return Outcome.NOT_A_STREAM, "not an event stream: " + body[:200].decode("utf-8", "replace")
+
+
+__all__ = ["EventTooLarge", "Reply"]

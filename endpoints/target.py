@@ -1,0 +1,73 @@
+"""Where requests of one arm go and what they carry: URL, headers, secrets, and the shape of every request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit, urlunsplit
+
+from endpoints.dialects import ROUTES, RequestShape
+from endpoints.http import HttpTransport, ReusePolicy, Timeouts
+from profiles.loading import ResolvedArm
+from profiles.secrets import read_key, redact, secrets_in
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One arm as the client sees it. `headers` hold the key, so a target is never printed or stored."""
+
+    name: str
+    url: str
+    headers: Mapping[str, str]
+    shape: RequestShape
+    verify_tls: bool
+    secrets: tuple[str, ...]
+    timeouts: Timeouts
+
+    @property
+    def route(self) -> str:
+        """Where requests are POSTed."""
+        return join(self.url, ROUTES[self.shape.api])
+
+    def scrub(self, text: str) -> str:
+        """The text without this arm's secrets, wherever a server may have echoed them."""
+        return redact(text, self.secrets) if self.secrets else text
+
+    def transport(self, policy: ReusePolicy | None = None, *, keep_text: bool = False) -> HttpTransport:
+        """A new transport, with connections of its own."""
+        scrub: Callable[[str], str] | None = self.scrub if self.secrets else None
+        return HttpTransport(
+            self.route,
+            self.headers,
+            timeouts=self.timeouts,
+            policy=policy,
+            verify_tls=self.verify_tls,
+            keep_text=keep_text,
+            scrub=scrub,
+        )
+
+    def __repr__(self) -> str:
+        return f"Target({self.name!r}, {self.url!r})"
+
+
+def target_of(
+    arm: ResolvedArm,
+    max_tokens: int,
+    sampling: Mapping[str, int | float],
+    timeouts: Timeouts,
+    env: Mapping[str, str],
+) -> Target:
+    """Read the arm's key and put its requests together. Raises ProfileError when the key is not where it was named."""
+    key = read_key(arm.auth, env)
+    headers = dict(arm.headers)
+    if key is not None:
+        headers["Authorization"] = f"Bearer {key}"
+    secrets = tuple(s for s in (key, *secrets_in(arm.headers, arm.extra_body)) if s)
+    shape = RequestShape(arm.api, arm.model or "", max_tokens, dict(sampling), dict(arm.extra_body))
+    return Target(arm.name, arm.url, headers, shape, arm.verify_tls, secrets, timeouts)
+
+
+def join(base: str, route: str) -> str:
+    """The base URL with a route appended to its path; a query stays behind it."""
+    parts = urlsplit(base)
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + route))

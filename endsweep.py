@@ -1,0 +1,525 @@
+"""The front door: the command line, one thin function a command. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+from profiles.errors import ProfileError
+from profiles.hosts import is_local
+
+if TYPE_CHECKING:
+    from profiles.loading import Sweep
+    from sweeps.runner import SweepOutcome, SweepRun
+    from sweeps.session import Prepared
+
+T = TypeVar("T")
+DONE, ANSWER_IS_NO, BAD_INPUT = 0, 1, 2
+INTERRUPTED, TERMINATED = 130, 143
+
+app = typer.Typer(
+    help="Sweep an OpenAI-compatible endpoint over concurrency: total throughput against speed per user.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+# -- options that several commands share -----------------------------------------------------------------------------
+
+Spec = Annotated[str | None, typer.Argument(metavar="[SPEC|URL]", help="a sweep file, or the endpoint's URL")]
+Model = Annotated[str | None, typer.Option(help="the model's name; default: the only one the server lists")]
+Arms = Annotated[list[str] | None, typer.Option("--arm", metavar="NAME=URL", help="an arm to compare; repeatable")]
+Api = Annotated[str | None, typer.Option(help="chat or completions")]
+Concurrency = Annotated[str | None, typer.Option(help="levels: 1,2,4 or 1..64 (powers of two) or auto (now 1..64)")]
+Seconds = Annotated[float | None, typer.Option(help="window seconds a point, at least (default 30, with 40 requests)")]
+Requests = Annotated[int | None, typer.Option(help="measured requests a point, at least")]
+Exact = Annotated[bool, typer.Option("--exact", help="send exactly --requests counted requests and no filler")]
+Warmup = Annotated[str | None, typer.Option(help="requests before the window, or auto; 0 for none")]
+MaxTokens = Annotated[int | None, typer.Option(help="output tokens asked of each request")]
+Trials = Annotated[int | None, typer.Option(help="repeat every point so many times")]
+Seed = Annotated[int | None, typer.Option(help="seed of prompt order and salts")]
+KeyEnv = Annotated[str | None, typer.Option(metavar="NAME", help="environment variable that holds the API key")]
+KeyFile = Annotated[str | None, typer.Option(metavar="FILE", help="file that holds the API key")]
+Header = Annotated[list[str] | None, typer.Option(metavar="'K: V'", help="an extra request header; repeatable")]
+MaxUsd = Annotated[float | None, typer.Option(help="spend no more than this (needs prices)")]
+MaxTotalTokens = Annotated[int | None, typer.Option(help="use no more tokens than this, input and output together")]
+MaxMinutes = Annotated[float | None, typer.Option(help="run no longer than this")]
+AsJson = Annotated[bool, typer.Option("--json", help="print the answer as JSON on stdout")]
+
+
+@app.command(epilog="Example:  endsweep run http://127.0.0.1:8000/v1 --model my-model --concurrency 1..32")
+def run(
+    spec: Spec = None,
+    model: Model = None,
+    arm: Arms = None,
+    api: Api = None,
+    concurrency: Concurrency = None,
+    seconds: Seconds = None,
+    requests: Requests = None,
+    exact: Exact = False,
+    warmup: Warmup = None,
+    max_tokens: MaxTokens = None,
+    trials: Trials = None,
+    seed: Seed = None,
+    key_env: KeyEnv = None,
+    key_file: KeyFile = None,
+    header: Header = None,
+    max_usd: MaxUsd = None,
+    max_total_tokens: MaxTotalTokens = None,
+    max_minutes: MaxMinutes = None,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask before spending on a host that is not local")] = False,
+    out: Annotated[Path | None, typer.Option(help="the run's folder; default runs/<name>-<UTC time>")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="exit 1 when any point is invalid")] = False,
+    json: AsJson = False,
+) -> None:
+    """Measure: sweep concurrency on every arm, store each point, write the report."""
+    capped = any(cap is not None for cap in (max_usd, max_total_tokens, max_minutes))
+    if resume and out is None and spec is not None and (Path(spec) / "manifest.json").is_file():
+        out, spec = Path(spec), None  # a run's folder where a sweep file may stand
+    if resume and out is None:
+        fail("--resume needs to know which run to go on with: name its folder with --out")
+    if resume and out is not None and spec is None and not arm:
+        spec = str(out / "sweep.yaml")
+    sweep = _sweep(
+        spec,
+        _overrides(
+            spec, model, arm, api, concurrency, seconds, requests, exact, warmup, max_tokens, trials, seed, key_env,
+            key_file, header, max_usd, max_total_tokens, max_minutes,
+        ),
+    )  # fmt: skip
+    capped = capped or any(getattr(sweep.limits, name) is not None for name in ("minutes", "tokens", "usd"))
+    prepared = _prepared(sweep)
+    _consent(prepared, yes or capped)
+    raise typer.Exit(_run(prepared, out or _default_folder(sweep), resume=resume, strict=strict, json=json))
+
+
+@app.command(epilog="Example:  endsweep plan sweep.yaml --json")
+def plan(
+    spec: Spec = None,
+    model: Model = None,
+    arm: Arms = None,
+    api: Api = None,
+    concurrency: Concurrency = None,
+    seconds: Seconds = None,
+    requests: Requests = None,
+    exact: Exact = False,
+    warmup: Warmup = None,
+    max_tokens: MaxTokens = None,
+    trials: Trials = None,
+    seed: Seed = None,
+    json: AsJson = False,
+) -> None:
+    """Send nothing: print the points, their order, and the time, tokens and cost that a run would take."""
+    from sweeps.plan import plan_json
+
+    overrides = _overrides(
+        spec, model, arm, api, concurrency, seconds, requests, exact, warmup, max_tokens, trials, seed
+    )
+    prepared = _prepared(_sweep(spec, overrides), keys=False)
+    if json:
+        _print_json(plan_json(prepared.points))
+        return
+    from reports.preview import print_plan
+
+    print_plan(plan_json(prepared.points))
+
+
+@app.command(epilog="Example:  endsweep probe https://api.example.com/v1 --model my-model --key-env EXAMPLE_API_KEY")
+def probe(
+    url: Annotated[str, typer.Argument(metavar="URL", help="the endpoint's URL")],
+    model: Model = None,
+    api: Api = None,
+    key_env: KeyEnv = None,
+    key_file: KeyFile = None,
+    header: Header = None,
+    json: AsJson = False,
+) -> None:
+    """Find out with a few cheap requests what an endpoint accepts and sends; print the profile to use."""
+    from endpoints.probe import PreflightError, as_json
+    from endpoints.probe import probe as probe_endpoint
+    from endpoints.target import target_of
+    from profiles.yamltext import dump
+
+    overrides = _overrides(url, model, None, api, key_env=key_env, key_file=key_file, header=header)
+    sweep = _sweep(url, overrides)
+    arm = sweep.arms[0]
+    try:
+        target = target_of(arm, 16, {}, _timeouts(sweep), os.environ)
+        found = _run_async(probe_endpoint(target))
+    except (ProfileError, PreflightError) as exc:
+        fail(str(exc))
+    stored = dict(sweep.stored)
+    endpoint = {**stored.get("endpoint", {}), "url": arm.url, "model": found.shape.model, "api": arm.api}
+    profile = {"endpoint": endpoint}
+    if json:
+        _print_json({"profile": profile, **as_json(found)})
+        return
+    from reports.preview import print_probe
+
+    print_probe(as_json(found), dump(profile))
+
+
+@app.command(epilog="Example:  endsweep report runs/my-run-20261130T120000Z")
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of runs")],
+    out: Annotated[Path | None, typer.Option(help="where several runs' common report goes")] = None,
+    json: AsJson = False,
+) -> None:
+    """Rebuild the report, pictures and tables from stored runs; several runs go on one page."""
+    from reports.build import build, build_many
+    from reports.summary import ReportError
+
+    try:
+        if len(runs) == 1 and out is None:
+            summary, folder = build(runs[0]), runs[0]
+        else:
+            folder = out or Path("runs") / f"report-{_stamp()}"
+            summary = build_many(runs, folder)
+    except ReportError as exc:
+        fail(str(exc))
+    _print_summary(summary, folder, json)
+
+
+@app.command(epilog="Example:  endsweep demo")
+def demo(
+    out: Annotated[Path | None, typer.Option(help="the run's folder; default runs/demo-<UTC time>")] = None,
+    json: AsJson = False,
+) -> None:
+    """Sweep the embedded endpoint, speculation off and on, and write a report. No network, under 90 seconds."""
+    from endpoints.simulator.process import SimulatorProcess
+    from sweeps.demo import ARMS, overrides
+
+    folder = out or Path("runs") / f"demo-{_stamp()}"
+    with SimulatorProcess(ARMS["off"]) as off, SimulatorProcess(ARMS["on"]) as on:
+        sweep = _sweep(None, overrides({"off": off.url, "on": on.url}))
+        code = _run(_prepared(sweep), folder, resume=False, strict=True, json=json)
+    raise typer.Exit(code)
+
+
+@app.command(epilog="Example:  endsweep simulate --port 8000 --speculation k=4,p=0.7")
+def simulate(
+    port: Annotated[int, typer.Option(help="port; 0 takes any free one")] = 0,
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    model: Annotated[str, typer.Option(help="the one model it serves")] = "sim",
+    speculation: Annotated[str, typer.Option(help="off, or k=4,p=0.7[,draft_ms=..][,verify_ms=..]")] = "off",
+    burst: Annotated[bool, typer.Option("--burst", help="one event per token, a step's tokens in a burst")] = False,
+    decode_base_ms: Annotated[float | None, typer.Option(help="decode step: fixed part, ms")] = None,
+    decode_ms_per_sequence: Annotated[float | None, typer.Option(help="decode step: ms per running request")] = None,
+    prefill_base_ms: Annotated[float | None, typer.Option(help="prefill step: fixed part, ms")] = None,
+    prefill_ms_per_token: Annotated[float | None, typer.Option(help="prefill step: ms per prompt token")] = None,
+    max_batch: Annotated[int | None, typer.Option(help="most requests running at once")] = None,
+    kv_tokens: Annotated[int | None, typer.Option(help="KV space in tokens, over all running requests")] = None,
+    natural_tokens: Annotated[int | None, typer.Option(help="mean natural length of answers; 0: as asked")] = None,
+    api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help="ask for the key in this variable")] = None,
+    seed: Annotated[int, typer.Option(help="seed of what speculation accepts")] = 0,
+) -> None:
+    """Serve the embedded endpoint alone: prints its URL when ready; GET /truth tells what it truly did."""
+    from endpoints.simulator.options import SimulatorOptions
+    from endpoints.simulator.process import serve
+
+    given = {
+        "decode_base_ms": decode_base_ms,
+        "decode_ms_per_sequence": decode_ms_per_sequence,
+        "prefill_base_ms": prefill_base_ms,
+        "prefill_ms_per_token": prefill_ms_per_token,
+        "max_batch": max_batch,
+        "kv_tokens": kv_tokens,
+        "natural_tokens": natural_tokens,
+    }
+    try:
+        options = SimulatorOptions(
+            port=port,
+            host=host,
+            model=model,
+            speculation=speculation,
+            burst=burst,
+            api_key_env=api_key_env,
+            seed=seed,
+            **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
+        )
+        options.engine_config()
+        serve(options)
+    except ValueError as exc:
+        fail(str(exc))
+    except OSError as exc:
+        fail(f"cannot listen on {host}:{port}: {exc.strerror or exc}; choose another --port")
+
+
+profiles_app = typer.Typer(help="List ready-made workloads; write a commented starter file.", add_completion=False)
+app.add_typer(profiles_app, name="profiles")
+
+
+@profiles_app.callback(invoke_without_command=True, epilog="Example:  endsweep profiles new sweep > sweep.yaml")
+def profiles(context: typer.Context, json: AsJson = False) -> None:
+    """List the ready-made workloads."""
+    if context.invoked_subcommand is not None:
+        return
+    from dataclasses import asdict
+
+    from profiles.workloads import list_ready
+
+    ready = list_ready()
+    if json:
+        _print_json([asdict(row) for row in ready])
+        return
+    for row in ready:
+        typer.echo(f"{row.name:12} {row.prompts:4} prompts, {row.max_tokens:4} tokens  {row.description}")
+        typer.echo(f"{'':12} {', '.join(row.categories)}")
+
+
+@profiles_app.command(epilog="Example:  endsweep profiles new sweep > sweep.yaml")
+def new(kind: Annotated[str, typer.Argument(metavar="KIND", help="sweep, endpoint or workload")]) -> None:
+    """Print a commented starter file."""
+    from profiles.starters import starter
+
+    try:
+        typer.echo(starter(kind), nl=False)
+    except ProfileError as exc:
+        fail(str(exc))
+
+
+# -- what the commands are made of -----------------------------------------------------------------------------------
+
+
+def _overrides(
+    spec: str | None,
+    model: str | None = None,
+    arm: list[str] | None = None,
+    api: str | None = None,
+    concurrency: str | None = None,
+    seconds: float | None = None,
+    requests: int | None = None,
+    exact: bool = False,
+    warmup: str | None = None,
+    max_tokens: int | None = None,
+    trials: int | None = None,
+    seed: int | None = None,
+    key_env: str | None = None,
+    key_file: str | None = None,
+    header: list[str] | None = None,
+    max_usd: float | None = None,
+    max_total_tokens: int | None = None,
+    max_minutes: float | None = None,
+) -> dict[str, Any]:
+    """The options as a document of the sweep file's shape: what was not given is not in it."""
+    if key_env is not None and key_file is not None:
+        fail("--key-env and --key-file exclude each other: keep one of them")
+    auth = {"env": key_env} if key_env is not None else {"file": key_file} if key_file is not None else None
+    endpoint = {
+        "url": spec if _is_url(spec) else None,
+        "model": model,
+        "api": api,
+        "auth": auth,
+        "headers": _headers(header),
+    }
+    load = {
+        "concurrency": concurrency,
+        "seconds": seconds,
+        "requests": requests,
+        "exact": exact or None,
+        "warmup": int(warmup) if warmup is not None and warmup.isdigit() else warmup,
+        "trials": trials,
+    }
+    limits = {"usd": max_usd, "tokens": max_total_tokens, "minutes": max_minutes}
+    document: dict[str, Any] = {
+        "endpoint": _given(endpoint),
+        "arms": {name: {"url": url} for name, url in _arms(arm)},
+        "workload": _given({"max_tokens": max_tokens}),
+        "load": _given(load),
+        "limits": _given(limits),
+    }
+    document = {name: section for name, section in document.items() if section}
+    return document if seed is None else document | {"seed": seed}
+
+
+def _given(section: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in section.items() if value is not None}
+
+
+def _arms(given: list[str] | None) -> list[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
+    for text in given or []:
+        name, equals, url = text.partition("=")
+        if not equals or not name or not url:
+            fail(f"--arm {text!r} is not NAME=URL: write it like --arm on=http://127.0.0.1:8001/v1")
+        if name in dict(pairs):
+            fail(f"--arm {name} is given twice: name each arm once")
+        pairs.append((name, url))
+    return pairs
+
+
+def _headers(given: list[str] | None) -> dict[str, str] | None:
+    headers = {}
+    for text in given or []:
+        name, colon, value = text.partition(":")
+        if not colon or not name.strip():
+            fail(f"--header needs 'Name: value', and {name.strip()[:40]!r} has no colon")
+        headers[name.strip()] = value.strip()
+    return headers or None
+
+
+def _is_url(spec: str | None) -> bool:
+    return spec is not None and "://" in spec
+
+
+def _sweep(spec: str | None, overrides: dict[str, Any]) -> Sweep:
+    from profiles.loading import load_sweep
+
+    try:
+        return load_sweep(None if spec is None or _is_url(spec) else Path(spec), overrides, os.environ)
+    except ProfileError as exc:
+        fail(str(exc))
+
+
+def _prepared(sweep: Sweep, *, keys: bool = True) -> Prepared:
+    from sweeps.session import prepare
+
+    try:
+        return prepare(sweep, os.environ, keys=keys)
+    except ProfileError as exc:
+        fail(str(exc))
+
+
+def _timeouts(sweep: Sweep) -> Any:
+    from sweeps.session import timeouts_of
+
+    return timeouts_of(sweep)
+
+
+def _consent(prepared: Prepared, given: bool) -> None:
+    """Before spending on someone else's machine: say what it will be, and ask."""
+    from reports.formats import usd
+    from sweeps.plan import totals_of
+
+    away = sorted({arm.url for arm in prepared.sweep.arms if not is_local(arm.url)})
+    if not away:
+        return
+    totals = totals_of(prepared.points)
+    price = f", about {usd(totals['usd'])}" if totals["usd"] is not None else ""
+    typer.echo(
+        f"About to send about {totals['requests']:,} requests, {totals['tokens']:,} tokens{price}, "
+        f"in about {totals['seconds'] / 60:.0f} minutes, to {', '.join(away)}.",
+        err=True,
+    )
+    if given:
+        return
+    if not sys.stdin.isatty():
+        fail("a host that is not local needs --yes, or a cap: --max-usd, --max-total-tokens or --max-minutes")
+    if not typer.confirm("Go on?", err=True):
+        raise typer.Exit(BAD_INPUT)
+
+
+def _run(prepared: Prepared, out: Path, *, resume: bool, strict: bool, json: bool) -> int:
+    """Look at the arms, open the folder, sweep, report. Returns the exit code."""
+    from endpoints.probe import PreflightError
+    from reports.live import LiveView
+    from sweeps.session import look_at_arms, new_run, open_store
+    from sweeps.store import StoreError
+
+    try:
+        prepared, probed = _run_async(look_at_arms(prepared))
+        store = open_store(prepared, probed, out, resume=resume)
+    except (PreflightError, StoreError, ProfileError) as exc:
+        fail(str(exc))
+    try:
+        with LiveView() as view:
+            outcome, signal_code = _run_async(_swept(new_run(prepared, store, view)))
+    except OSError as exc:
+        fail(f"cannot write to {out}: {exc.strerror or exc}; what was finished is kept, go on with --resume")
+    finally:
+        store.close()
+    from reports.build import build
+
+    summary = build(out)
+    _print_summary(summary, out, json)
+    if signal_code:
+        return signal_code
+    arms = {point["arm"] for point in summary["points"] if point["valid"]}
+    unanswered = [arm.name for arm in prepared.sweep.arms if arm.name not in arms]
+    invalid = strict and (outcome.skipped or not all(point["valid"] for point in summary["points"]))
+    return ANSWER_IS_NO if unanswered or invalid else DONE
+
+
+async def _swept(run: SweepRun) -> tuple[SweepOutcome, int]:
+    """Run the sweep; the first Ctrl-C or SIGTERM stops it cleanly. Returns the outcome and the signal's exit code."""
+    import asyncio
+    import signal
+
+    code = 0
+
+    def stop(number: int) -> None:
+        nonlocal code
+        code = INTERRUPTED if number == signal.SIGINT else TERMINATED
+        run.stop(f"interrupted by {signal.Signals(number).name}")
+        loop.remove_signal_handler(number)  # a second one ends the program at once
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    return await run.run(), code
+
+
+def _run_async(main: Coroutine[Any, Any, T]) -> T:
+    import asyncio
+
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    try:
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    except ImportError:
+        pass
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(main)
+
+
+def _print_summary(summary: dict[str, Any], folder: Path, json: bool) -> None:
+    if json:
+        _print_json(summary)
+        return
+    from reports.terminal import print_result
+
+    print_result(summary, folder / "report.html")
+
+
+def _print_json(document: Any) -> None:
+    import json
+
+    typer.echo(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1))
+
+
+def _default_folder(sweep: Sweep) -> Path:
+    return Path("runs") / f"{sweep.slug}-{_stamp()}"
+
+
+def _stamp() -> str:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def fail(sentence: str) -> NoReturn:
+    """One sentence on stderr, exit code 2."""
+    typer.echo(f"endsweep: {sentence}", err=True)
+    raise typer.Exit(BAD_INPUT)
+
+
+def main() -> None:
+    """The `endsweep` command."""
+    try:
+        app()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(DONE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,314 @@
+"""What a sweep file may say: strict models of its sections, each refusing unknown keys, wrong types and odd values."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from profiles.errors import Refusal, did_you_mean
+from profiles.hosts import origin
+from profiles.levels import AUTO, parse_levels
+from profiles.names import check_name
+from profiles.secrets import looks_secret
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_FRAMING = {
+    "connection",
+    "content-length",
+    "transfer-encoding",
+    "accept-encoding",
+    "expect",
+    "upgrade",
+    "te",
+    "trailer",
+}
+_OURS = {
+    "messages": "prompts come from the workload",
+    "prompt": "prompts come from the workload",
+    "stream": "replies are always streamed",
+    "model": "name the model by the key model beside it",
+}
+_ROUTES = ("/chat/completions", "/completions")
+
+
+def clean_url(url: str) -> str:
+    """An endpoint's base URL as the client uses it: no trailing slash, no pasted route, `/v1` when it has no path.
+
+    `http://h:1` becomes `http://h:1/v1`, which is where OpenAI-compatible servers listen; `https://h/v1/chat/completions`
+    becomes `https://h/v1`. Raises Refusal unless it is http(s) with a host and without anything secret.
+    """
+    parts = urlsplit(check_url(url))
+    path = parts.path.rstrip("/")
+    route = next((route for route in _ROUTES if path.endswith(route)), "")
+    path = path.removesuffix(route).rstrip("/") if route else path or "/v1"
+    return urlunsplit(parts._replace(path=path))
+
+
+def check_url(url: str) -> str:
+    """`url` when it is http(s) with a host, and carries no user, password, key or fragment. Raises Refusal."""
+    if re.search(r"[\s\\\x00-\x1f\x7f]", url):
+        raise Refusal("the URL holds a blank, a backslash or a control character", "remove it")
+    try:
+        origin(url)
+        parts = urlsplit(url)
+    except ValueError:
+        raise Refusal("this is not an http(s) URL with a host", "write it like https://api.example.com/v1") from None
+    if "@" in parts.netloc:
+        raise Refusal("the URL holds a user or password", "use auth: {env: NAME} or {file: PATH} instead")
+    names = [item.partition("=")[0] for item in re.split("[&;]", parts.query)]
+    if any(looks_secret(name) for name in names):
+        raise Refusal("the URL's query holds a key", "use auth, or a header with ${NAME}, instead")
+    if parts.fragment:
+        raise Refusal("the URL has a fragment (#)", "remove it")
+    return url
+
+
+def _env_name(name: str) -> str:
+    if not _ENV_NAME.fullmatch(name):
+        raise Refusal("this is not the name of an environment variable", "name the variable that holds the key")
+    return name
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise Refusal("the text is empty", "fill it in, or leave the key out")
+    return text
+
+
+def _headers(headers: dict[str, str]) -> dict[str, str]:
+    seen: set[str] = set()
+    for name, value in headers.items():
+        lower = name.lower()
+        if not _HEADER_NAME.fullmatch(name):
+            raise Refusal("a header's name has a character that HTTP does not allow", "correct the name")
+        if lower in seen:
+            raise Refusal(f"the header {name} is given twice", "keep one of them")
+        if lower in _FRAMING:
+            raise Refusal(f"the header {name} belongs to the client", "leave it out")
+        if any(ord(c) < 32 or 127 <= ord(c) < 160 or ord(c) > 255 for c in value) or value != value.strip():
+            raise Refusal(
+                f"the value of the header {name} cannot go into a header", "write it on one line in plain text"
+            )
+        seen.add(lower)
+    return headers
+
+
+def _extra_body(body: dict[str, Any]) -> dict[str, Any]:
+    for name, reason in _OURS.items():
+        if name in body:
+            raise Refusal(f'"{name}" cannot be set here', reason)
+    return body
+
+
+def _warmup(value: object) -> object:
+    if value != "auto" and (type(value) is not int or not 0 <= value <= 10_000_000):
+        raise Refusal("this should be auto or a whole number of 0 or more", "write auto or a number of requests")
+    return value
+
+
+def _as_tuple(value: object) -> object:
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+Text = Annotated[str, AfterValidator(_not_blank)]
+Name = Annotated[str, AfterValidator(check_name)]
+EndpointUrl = Annotated[str, AfterValidator(clean_url)]
+Url = Annotated[str, AfterValidator(check_url)]
+Levels = Annotated[tuple[int, ...], BeforeValidator(parse_levels)]
+Price = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, le=31_536_000)]  # seconds or minutes; a year is a slip of the pen
+Count = Annotated[int, Field(ge=1, le=10**15)]
+Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
+
+
+class Strict(BaseModel):
+    """A section: its keys and their types, nothing else, never changed. A key that is null counts as left out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        for key in data:
+            if key not in cls.model_fields:
+                raise Refusal("there is no such key", did_you_mean(str(key), cls.model_fields), str(key))
+        return {key: value for key, value in data.items() if value is not None}
+
+
+def _exactly_one(model: Strict, first: str, second: str, remedy: str) -> None:
+    given = sum(getattr(model, name) is not None for name in (first, second))
+    if given != 1:
+        problem = f"{first} and {second} exclude each other" if given else f"neither {first} nor {second} is given"
+        raise Refusal(problem, remedy)
+
+
+class Auth(Strict):
+    """Where the key is: in an environment variable or in a file. Sent as `Authorization: Bearer`."""
+
+    env: Annotated[str, AfterValidator(_env_name)] | None = None
+    file: Text | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Auth:
+        _exactly_one(self, "env", "file", "write {env: NAME} or {file: PATH}")
+        return self
+
+
+class Prices(Strict):
+    """What `per` tokens cost, in US dollars."""
+
+    input: Price
+    output: Price
+    per: Annotated[float, Field(gt=0)] = 1_000_000
+
+
+class Speculation(Strict):
+    """What an arm declares about its speculative decoding. Nothing is set at the server by it."""
+
+    method: Text
+    drafter: Text | None = None
+    draft_tokens: Annotated[int, Field(ge=1, le=10_000)] | None = None
+
+
+class Endpoint(Strict):
+    """One endpoint. `url` may be missing where every arm names its own."""
+
+    url: EndpointUrl | None = None
+    model: Text | None = None
+    api: Literal["chat", "completions"] = "chat"
+    auth: Auth | None = None
+    headers: Annotated[dict[str, str], AfterValidator(_headers)] = Field(default_factory=dict)
+    extra_body: Annotated[dict[str, Any], AfterValidator(_extra_body)] = Field(default_factory=dict)
+    prices: Prices | None = None
+    metrics_url: Url | None = None
+    verify_tls: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_launch(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "launch" in data:
+            raise Refusal("this version does not start servers", "give the arm's url instead", "launch")
+        return data
+
+    @model_validator(mode="after")
+    def _one_authorization(self) -> Endpoint:
+        if self.auth is not None and any(name.lower() == "authorization" for name in self.headers):
+            raise Refusal("auth and an Authorization header are both given", "keep one of them")
+        return self
+
+
+class Arm(Endpoint):
+    """One configuration under comparison: the endpoint with what differs laid over it."""
+
+    speculation: Speculation | None = None
+
+
+class Sampling(Strict):
+    """Sampling fields of the request; those left out are not sent."""
+
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+
+
+class Workload(Strict):
+    """What is asked of the endpoint: a ready-made workload (or a workload file of one's own), or a file of prompts."""
+
+    use: Text | None = None
+    prompts: Text | None = None
+    max_tokens: Tokens | None = None
+    salt: bool = True
+    system: Text | None = None
+    sampling: Sampling = Field(default_factory=Sampling)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_use(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("use") is None and data.get("prompts") is None:
+            return {**data, "use": "chat-short"}
+        return data
+
+    @model_validator(mode="after")
+    def _one(self) -> Workload:
+        _exactly_one(self, "use", "prompts", "keep one of them")
+        return self
+
+
+class Load(Strict):
+    """How hard: the levels of concurrency, and how much is measured at each."""
+
+    concurrency: Levels = parse_levels(AUTO)
+    seconds: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    requests: Annotated[int, Field(ge=2, le=10_000_000)] | None = None
+    exact: bool = False
+    warmup: Annotated[int | Literal["auto"], BeforeValidator(_warmup)] = "auto"
+    trials: Annotated[int, Field(ge=1, le=1_000)] = 1
+
+    @model_validator(mode="after")
+    def _exact_counts(self) -> Load:
+        if self.exact and self.requests is None and self.seconds is not None:
+            raise Refusal("exact counts requests, and only seconds are given", "give requests")
+        return self
+
+
+class Limits(Strict):
+    """Ceilings of the whole sweep (minutes, tokens, usd), of a point (seconds), and of a single request's waits."""
+
+    minutes: Positive | None = None
+    tokens: Count | None = None
+    usd: Positive | None = None
+    error_rate: Annotated[float, Field(ge=0, le=1)] = 0.01
+    point_seconds: Positive | None = None
+    first_byte_seconds: Positive = 300.0
+    idle_seconds: Positive = 120.0
+    connect_seconds: Positive = 30.0
+
+
+class SweepFile(Strict):
+    """A whole sweep file. Its arms are checked one by one, after each has inherited the endpoint."""
+
+    name: Name | None = None
+    endpoint: Endpoint = Field(default_factory=Endpoint)
+    arms: dict[Name, dict[str, Any] | None] = Field(default_factory=dict)
+    workload: Workload = Field(default_factory=lambda: Workload(use="chat-short"))
+    load: Load = Field(default_factory=Load)
+    limits: Limits = Field(default_factory=Limits)
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+
+class Compose(Strict):
+    """Long prompts built from parts: each of `per_prompt` passages of one category, and a question."""
+
+    passages: Text
+    questions: Text
+    per_prompt: Annotated[int, Field(ge=1, le=1_000)]
+    count: Annotated[int, Field(ge=2, le=100_000)]
+
+
+class WorkloadFile(Strict):
+    """A workload: its prompts (JSONL files beside it or shipped with endsweep) and how they are sent."""
+
+    description: Text
+    max_tokens: Tokens
+    system: Text | None = None
+    prompts: Annotated[tuple[Text, ...], BeforeValidator(_as_tuple)] = ()
+    compose: Compose | None = None
+
+    @model_validator(mode="after")
+    def _some(self) -> WorkloadFile:
+        if not self.prompts and self.compose is None:
+            raise Refusal("neither prompts nor compose is given", "give the names of JSONL files as prompts")
+        return self

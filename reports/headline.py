@@ -1,0 +1,108 @@
+"""The finding in words: one or two plain sentences, a chart title, a verdict line. Shared by page, markdown and
+terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from reports.formats import clean, listing, number, plural
+from reports.points import is_valid, load_label, verdicts
+
+Summary = Mapping[str, Any]
+
+
+def headline(summary: Summary) -> list[str]:
+    """What was found, most important first; foreign names are cleaned but not escaped."""
+    if not summary["totals"]["valid"]:
+        why = listing(sorted({v["code"] for p in summary["points"] for v in verdicts(p)})) or "nothing was measured"
+        return [f"No valid point was measured ({why}), so there is no curve to show."]
+    comparison = summary["comparison"]
+    sentences = []
+    if comparison:
+        for pair in comparison["pairs"]:
+            sentences.append(pair["crossover"]["system_tps"]["text"])
+    return [*sentences, _extremes(summary)]
+
+
+def title(summary: Summary) -> str:
+    """The finding in a chart title's length."""
+    if not summary["totals"]["valid"]:
+        return "No valid point was measured"
+    comparison = summary["comparison"]
+    if not comparison:
+        return _extremes(summary).rstrip(".")
+    shorts = [pair["crossover"]["system_tps"]["short"] for pair in comparison["pairs"]]
+    if len(shorts) == 1:
+        return str(shorts[0])
+    bands = comparison["best"]["by_concurrency"]["system_tps"]
+    words = [
+        f"{clean(b['best'], 30) if b['best'] else ' or '.join(clean(a, 30) for a in b['among'])} at "
+        + (f"{b['from']}" if b["from"] == b["to"] else f"{b['from']} to {b['to']}")
+        for b in bands[:4]
+    ]
+    return f"Most throughput: {', '.join(words)} users" if words else "The arms share no level"
+
+
+def verdict_line(summary: Summary) -> str:
+    """'12 points: all valid', or how many are not."""
+    points = summary["points"]
+    invalid = sum(not is_valid(p) for p in points)
+    warned = sum(is_valid(p) and bool(verdicts(p)) for p in points)
+    parts = [f"{warned} with warnings" if warned else "", f"{invalid} invalid" if invalid else ""]
+    state = ", ".join(p for p in parts if p) or "all valid"
+    skipped = f"; {len(summary['skipped'])} skipped" if summary["skipped"] else ""
+    return (f"{plural(len(points), 'point')}: {state}" if points else "No points") + skipped
+
+
+def severity(summary: Summary) -> str:
+    """ok | warn | invalid: the worst of all points."""
+    points = summary["points"]
+    if not points or not all(is_valid(p) for p in points):
+        return "invalid"
+    return "warn" if summary["skipped"] or any(verdicts(p) for p in points) else "ok"
+
+
+def grouped_verdicts(summary: Summary) -> list[dict[str, Any]]:
+    """Verdicts with the same code, severity and remedy as one, invalid first: where they hold and the evidence of the
+    first."""
+    groups: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for point in summary["points"]:
+        for v in verdicts(point):
+            key = (str(v.get("code")), str(v.get("severity")), str(v.get("remedy")))
+            group = groups.setdefault(
+                key,
+                {
+                    "code": clean(v.get("code"), 60),
+                    "severity": clean(v.get("severity"), 20),
+                    "evidence": clean(v.get("evidence") or ""),
+                    "threshold": clean(v.get("threshold") or ""),
+                    "remedy": clean(v.get("remedy") or ""),
+                    "at": [],
+                },
+            )
+            if group["evidence"] != clean(v.get("evidence") or "") and not group["evidence"].startswith("for example "):
+                group["evidence"] = f"for example {group['evidence']}"
+            where = f"{clean(point['arm'], 60)} at {load_label(point)}"
+            if where not in group["at"]:
+                group["at"].append(where)
+    return sorted(groups.values(), key=lambda g: g["severity"] != "invalid")
+
+
+def places(group: Mapping[str, Any], most: int = 4) -> str:
+    at = group["at"]
+    return ", ".join(at) if len(at) <= most else f"{', '.join(at[:most])} and {len(at) - most} more"
+
+
+def _extremes(summary: Summary) -> str:
+    parts = []
+    for arm, fps in summary["frontier"]["arms"].items():
+        if not fps:
+            continue
+        most = max(fps, key=lambda p: p["system_tps"])
+        fast = max(fps, key=lambda p: p["tps_per_user"])
+        parts.append(
+            f"{clean(arm, 60)} reaches {number(most['system_tps'])} tokens/s in total (at {most['concurrency']} users) "
+            f"and up to {number(fast['tps_per_user'])} tokens/s per user (at {fast['concurrency']})"
+        )
+    return "; ".join(parts) + "." if parts else "No point has both coordinates of the curve."

@@ -1,0 +1,117 @@
+"""report.md: the same facts as the page, as GitHub renders them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from reports.facts import arm_facts, run_facts
+from reports.formats import clean, number
+from reports.headline import grouped_verdicts, headline, places, title, verdict_line
+from reports.rows import FORMULAS, RATIO_HEADINGS, TEXT_COLUMNS, point_rows, ratio_cell
+
+
+def render(summary: Mapping[str, Any], picture: str | None = "frontier.png") -> str:
+    """The report as Markdown; `picture` is the relative name of the frontier chart, None without one."""
+    first, *more = headline(summary)
+    parts = [
+        f"# {escape(clean(summary['name'] or 'endsweep report', 120))}",
+        f"**{escape(first)}**",
+        *map(escape, more),
+    ]
+    parts += [f"Verdict: {escape(verdict_line(summary))}.", *_verdict_lines(summary)]
+    if picture:
+        parts.append(f"![{escape(title(summary))}]({picture})")
+    headings, rows = point_rows(summary)
+    right = [c not in TEXT_COLUMNS for c in headings]
+    parts.append("## All points")
+    if rows:
+        parts.append(_table(list(headings.values()), ([row[c] for c in headings] for row in rows), right))
+    else:
+        parts.append("No point was stored.")
+    if summary["comparison"]:
+        parts += _comparison(summary["comparison"])
+    parts += ["## What was run", _arms(summary)]
+    parts.append("\n".join(f"- **{label}**: {escape(text)}" for label, text in run_facts(summary)))
+    parts += ["## How the numbers are defined", "\n".join(f"- **{t}**: {escape(text)}" for t, text in FORMULAS.items())]
+    return "\n\n".join(parts) + "\n"
+
+
+def escape(text: str) -> str:
+    """Text that Markdown shows as it is: its own signs get a backslash, HTML's become entities, so links and tags
+    stay inert."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"([\\`*_\[\]|#~!@])", r"\\\1", text)
+    # GitHub makes bare addresses clickable; a word joiner's entity after the scheme keeps what a server said from
+    # being a link.
+    return re.sub(r"(?i)\b(https?|ftp|www|mailto|xmpp)([:.])", r"\1\2&#8288;", text)
+
+
+def code(text: str) -> str:
+    """Text to be copied, as code in a table's cell: nothing in it is a link or a tag, and no bar ends the cell."""
+    return "`" + text.replace("`", "'").replace("\\", "/").replace("|", "\\|") + "`"
+
+
+def _verdict_lines(summary: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for g in grouped_verdicts(summary):
+        line = "- " + escape(f"{g['code']} ({g['severity']}), {places(g)}: {g['evidence']}")
+        line += f" (threshold {escape(g['threshold'])})" if g["threshold"] else ""
+        lines.append(line + (f". Remedy: {escape(g['remedy'])}" if g["remedy"] else ""))
+    for s in summary["skipped"]:
+        lines.append(
+            f"- {escape(clean(s['arm'], 60))} at {s['concurrency']} not measured: {escape(clean(s['reason']))}"
+        )
+    lines += [f"- {escape(c)}" for c in summary["caveats"]]
+    return ["\n".join(lines)] if lines else []
+
+
+def _comparison(comparison: Mapping[str, Any]) -> list[str]:
+    parts = ["## Comparison"]
+    for pair in comparison["pairs"]:
+        base, arm = clean(pair["base"], 60), clean(pair["arm"], 60)
+        parts.append(f"### {escape(arm)} against {escape(base)}")
+        for crossing in pair["crossover"].values():
+            parts.append(escape(" ".join(t for t in (crossing["text"], crossing["caveat"]) if t)))
+        if pair["levels"]:
+            rows = (
+                [str(level["concurrency"]), *(ratio_cell(level["ratios"][m]) for m in RATIO_HEADINGS)]
+                for level in pair["levels"]
+            )
+            parts.append("Change at each concurrency (for TTFT, lower is better; in brackets a conservative interval):")
+            parts.append(_table(["Users", *RATIO_HEADINGS.values()], rows, [True] * 5))
+        if pair["equal_speed"]:
+            rows = (
+                [f"{r['tps_per_user']:g}", number(r["base_system_tps"]), number(r["arm_system_tps"]), ratio_cell(r)]
+                for r in pair["equal_speed"]
+            )
+            parts.append("At equal speed per user (interpolated between frontier points):")
+            parts.append(
+                _table(["Tokens/s/user", f"{base} (tokens/s)", f"{arm} (tokens/s)", "Change"], rows, [True] * 4)
+            )
+    return parts
+
+
+def _arms(summary: Mapping[str, Any]) -> str:
+    columns = {
+        "name": "Arm",
+        "url": "URL",
+        "model": "Model",
+        "api": "API",
+        "speculation": "Speculation",
+        "end": "End of the curve",
+    }
+    rows = [[code(arm[c]) if c in ("url", "model") else escape(arm[c]) for c in columns] for arm in arm_facts(summary)]
+    return _lines(list(columns.values()), rows, [False] * len(columns))
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[bool]) -> str:
+    return _lines(headings, ([escape(cell) for cell in row] for row in rows), right)
+
+
+def _lines(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[bool]) -> str:
+    """A table whose cells are Markdown already; headings are text."""
+    rule = "|" + "|".join("---:" if r else "---" for r in right) + "|"
+    head, *body = ("| " + " | ".join(cells) + " |" for cells in ([escape(h) for h in headings], *rows))
+    return "\n".join([head, rule, *body])

@@ -1,0 +1,265 @@
+"""summary.json: everything a run found, put together from what the sweep stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reports.comparison import compare
+from reports.formats import clean, listing
+from reports.points import get, is_measured, is_valid, load_order, num, verdicts
+from sweeps.frontier import frontier
+
+SCHEMA_VERSION = 1
+
+
+class ReportError(Exception):
+    """A stored run cannot be read; the message is one sentence that names the file."""
+
+
+def summarise(run: Path) -> dict[str, Any]:
+    """The dict of summary.json for one run folder.
+
+    A killed run is fine: a cut last line of the journal and points that never finished are left out and told in `ends`.
+    Raises ReportError when the folder is no run, or when a file in it is corrupt or of another schema version.
+    """
+    manifest = read_manifest(run)
+    points = [point for _, point in read_points(run)]
+    journal = read_journal(run)
+    return assemble(manifest, points, journal)
+
+
+def assemble(
+    manifest: Mapping[str, Any], points: Sequence[dict[str, Any]], journal: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The same from what was read (pure). Points are put into the arms' order, then by load, then by trial."""
+    arms = {
+        name: {
+            "url": arm.get("url"),
+            "model": arm.get("model"),
+            "api": arm.get("api"),
+            "speculation": arm.get("speculation"),
+            "server": arm.get("probe"),
+        }
+        for name, arm in manifest["arms"].items()
+    }
+    for point in points:  # an arm that only the points know still has a curve
+        arms.setdefault(point["arm"], dict.fromkeys(("url", "model", "api", "speculation", "server")))
+    order = list(arms)
+    points = sorted(points, key=lambda p: (order.index(p["arm"]), load_order(p), p.get("trial") or 1))
+    skipped = skipped_points(journal, points)
+    found = frontier(points)
+    load = manifest.get("load") or {}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": manifest.get("name"),
+        "created_at": manifest.get("created_at"),
+        "tool": manifest.get("tool"),
+        "python": manifest.get("python"),
+        "libraries": manifest.get("libraries"),
+        "git_commit": manifest.get("git_commit"),
+        "host": manifest.get("host"),
+        "arms": arms,
+        "workload": manifest.get("workload") or {},
+        "load": load,
+        "limits": manifest.get("limits") or {},
+        "seed": manifest.get("seed"),
+        "fingerprints": manifest.get("fingerprints"),
+        "points": points,
+        "skipped": skipped,
+        "frontier": found,
+        "comparison": compare(points, order, found),
+        "ends": {arm: end_of_curve(arm, points, skipped, journal, load) for arm in order},
+        "totals": totals(points),
+        "caveats": [],
+    }
+
+
+def skipped_points(journal: Sequence[Mapping[str, Any]], points: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Points skipped or failed for good, with the last reason given; one that a later resume did measure is not among
+    them."""
+    done = {(p["arm"], p["concurrency"], p.get("trial")) for p in points}
+    last: dict[tuple[Any, Any, Any], dict[str, Any]] = {}
+    for line in journal:
+        key = (line.get("arm"), line.get("concurrency"), line.get("trial"))
+        if line["event"] in ("point_skipped", "point_failed") and key not in done:
+            reason = line.get("reason") or line.get("text") or "no reason was noted"
+            last[key] = dict(zip(("arm", "concurrency", "trial"), key, strict=True)) | {"reason": reason}
+    return list(last.values())
+
+
+def end_of_curve(
+    arm: str,
+    points: Sequence[Mapping[str, Any]],
+    skipped: Sequence[Mapping[str, Any]],
+    journal: Sequence[Mapping[str, Any]],
+    load: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Why an arm's curve ended: {"reason", "at": highest valid concurrency or None, "text": one sentence}.
+
+    An adaptive sweep says it itself: its journal has a `decision` with reason "curve_end" and the sentence as text.
+    """
+    mine = [p for p in points if p["arm"] == arm and is_measured(p)]
+    at = max((p["concurrency"] for p in mine if is_valid(p)), default=None)
+    above = at or 0
+    up_to = f"valid up to {at}" if at else "no valid point"
+
+    asked = [c for c in load.get("levels") or [] if isinstance(c, int)]
+    invalid = [p for p in mine if p["concurrency"] > above]
+    left_out = [s for s in skipped if s["arm"] == arm and (s["concurrency"] or 0) > above]
+    decisions = [
+        e for e in journal if e["event"] == "decision" and e.get("arm") == arm and e.get("reason") == "curve_end"
+    ]
+    cut = [e for e in journal if e["event"] in ("interrupted", "run_finished")]
+    interrupted = not cut or cut[-1]["event"] == "interrupted"
+
+    if invalid:
+        codes = sorted({v["code"] for p in invalid for v in verdicts(p) if v.get("severity") == "invalid"})
+        why = f"invalid ({listing(codes)})" if codes else "not finished"
+        levels = listing([str(c) for c in sorted({p["concurrency"] for p in invalid})])
+        many = "are" if len({p["concurrency"] for p in invalid}) > 1 else "is"
+        return {"reason": "points invalid above", "at": at, "text": f"{up_to}; the point at {levels} {many} {why}"}
+    if left_out:
+        first = min(left_out, key=lambda s: s["concurrency"])
+        text = f"{up_to}; {first['concurrency']} was skipped: {clean(first['reason'])}"
+        return {"reason": "skipped", "at": at, "text": text}
+    if interrupted and (at is None or not asked or at < max(asked)):
+        return {"reason": "interrupted", "at": at, "text": f"{up_to}; the run was cut short before it went higher"}
+    if decisions:
+        text = clean(decisions[-1].get("text") or "the sweep saw no reason to go higher")
+        return {"reason": "decided", "at": at, "text": f"{up_to}; {text}"}
+    if at is None:
+        return {"reason": "nothing measured", "at": None, "text": "no point was measured"}
+    if asked and at < max(asked):
+        return {"reason": "not measured", "at": at, "text": f"{up_to}; higher levels were asked for but not measured"}
+    return {"reason": "highest level asked", "at": at, "text": f"{at} was the highest level asked"}
+
+
+def totals(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Sums over all points; usd is null unless every point knows its cost."""
+    costs = [num(p, "spent", "usd") for p in points]
+    return {
+        "points": len(points),
+        "valid": sum(is_valid(p) for p in points),
+        "warned": sum(is_valid(p) and bool(verdicts(p)) for p in points),
+        "requests": round(sum(num(p, "spent", "requests") or 0 for p in points)),
+        "input_tokens": round(sum(num(p, "spent", "input_tokens") or 0 for p in points)),
+        "output_tokens": round(sum(num(p, "spent", "output_tokens") or 0 for p in points)),
+        "usd": sum(c for c in costs if c is not None) if points and None not in costs else None,
+        "seconds": sum(num(p, "duration_s") or 0.0 for p in points),
+    }
+
+
+def merge(summaries: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """Several runs, each with a name, as one summary. Arms keep their names unless two runs share one: then run/arm."""
+    seen: dict[str, int] = {}
+    for _, summary in summaries:
+        for arm in summary["arms"]:
+            seen[arm] = seen.get(arm, 0) + 1
+    arms: dict[str, Any] = {}
+    points: list[dict[str, Any]] = []
+    skipped: list[dict[str, Any]] = []
+    ends: dict[str, Any] = {}
+    for run, summary in summaries:
+        names = {arm: f"{run}/{arm}" if seen[arm] > 1 else arm for arm in summary["arms"]}
+        arms |= {names[arm]: value for arm, value in summary["arms"].items()}
+        points += [p | {"arm": names[p["arm"]]} for p in summary["points"]]
+        skipped += [s | {"arm": names.get(s["arm"], s["arm"])} for s in summary["skipped"]]
+        ends |= {names[arm]: end for arm, end in summary["ends"].items()}
+    first = summaries[0][1]
+    found = frontier(points)
+    return first | {
+        "name": " and ".join(run for run, _ in summaries),
+        "arms": arms,
+        "points": points,
+        "skipped": skipped,
+        "frontier": found,
+        "comparison": compare(points, list(arms), found),
+        "ends": ends,
+        "totals": totals(points),
+        "caveats": differences(summaries),
+    }
+
+
+def differences(summaries: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
+    """What differs between runs and so may explain a difference between their curves, a sentence each."""
+    watched = {
+        "the workload": ("workload", "hash"),
+        "the output length": ("workload", "max_tokens"),
+        "the sampling": ("workload", "sampling"),
+        "the salting of prompts": ("workload", "salt"),
+        "the client's version": ("tool", "version"),
+        "the client's host": ("host",),
+    }
+    (first_name, first), *others = summaries
+    return [
+        f"Between {clean(first_name, 80)} and {clean(name, 80)}, {what} differs, so their curves may not be comparable."
+        for name, other in others
+        for what, path in watched.items()
+        if get(first, *path) != get(other, *path)
+    ]
+
+
+def read_manifest(run: Path) -> dict[str, Any]:
+    path = run / "manifest.json"
+    if not path.is_file():
+        raise ReportError(f"{run} is not a run: it has no manifest.json.")
+    manifest = _object(path)
+    arms = manifest.get("arms")
+    if not isinstance(arms, dict) or not all(isinstance(arm, dict) for arm in arms.values()):
+        raise ReportError(f"{path} is corrupt: it names no arms.")
+    return manifest
+
+
+def read_points(run: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """(folder, point) of every finished point, in folder order. A folder without point.json was cut short: left out."""
+    found = []
+    for path in sorted(run.glob("points/*/*/point.json")):
+        point = _object(path)
+        if not isinstance(point.get("arm"), str) or "concurrency" not in point:
+            raise ReportError(f"{path} is corrupt: it lacks its arm or its concurrency.")
+        found.append((path.parent, point))
+    return found
+
+
+def read_journal(run: Path) -> list[dict[str, Any]]:
+    """The journal's lines; a cut last line (the run was killed while writing it) is dropped."""
+    path = run / "journal.jsonl"
+    if not path.is_file():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    entries: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            if number == len(lines):
+                break
+            raise ReportError(f"{path} is corrupt: line {number} is not JSON.") from None
+        if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
+            raise ReportError(f"{path} is corrupt: line {number} is not an event.")
+        entries.append(entry)
+    return entries
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes(), parse_constant=_no_constant)
+    except OSError as error:
+        raise ReportError(f"{path} cannot be read: {error.strerror}.") from error
+    except ValueError:
+        raise ReportError(f"{path} is corrupt: it is not strict JSON.") from None
+    if not isinstance(value, dict):
+        raise ReportError(f"{path} is corrupt: it is not a JSON object.")
+    if value.get("schema_version") != SCHEMA_VERSION:
+        version = clean(value.get("schema_version"), 40)
+        raise ReportError(f"{path} has schema version {version}; this endsweep reads version {SCHEMA_VERSION}.")
+    return value
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(name)

@@ -1,0 +1,359 @@
+"""The closed loop: C slots, each sending its next request when its last one has ended.
+
+Runs on any asyncio loop and any Transport, in real or in virtual time. What it leaves behind is the list of requests
+and the window; everything that is computed from them is computed elsewhere, by pure functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import statistics
+from bisect import insort
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from endpoints.outcomes import Outcome
+from endpoints.transport import Exchange, Transport
+from sweeps.clock import Clock
+from sweeps.prompts import FILLER, MEASURE, WARMUP, Planned, PromptFeed
+
+_WARM_SHARE = 0.95
+_WARM_PATIENCE = 3  # median request lengths after the last start, for the slots that have not finished one
+_FILL_PATIENCE = 3  # median request lengths of filler while counted requests run on
+_HOPELESS = 20  # requests in a row that failed, with never a success: the point is given up
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 1.0  # a slot whose request failed at once does not hammer the server
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """One point's load. `warmup`: requests before t0, or None for as many as t0 takes ("auto").
+
+    `seconds`, `requests`: at least one; both given are both minima. `deadline_s` ends everything.
+    """
+
+    concurrency: int
+    seconds: float | None
+    requests: int | None
+    exact: bool = False
+    warmup: int | None = None
+    deadline_s: float = 3600.0
+
+
+@dataclass(slots=True)
+class Sent:
+    """One request as it was planned and as it went."""
+
+    planned: Planned
+    slot: int
+    due_ns: int
+    exchange: Exchange
+    counted: bool
+    phase: str
+    needed: bool = False  # issued before t1: its tokens may fall into the window, so its end is waited for
+
+
+@dataclass(slots=True)
+class Window:
+    """The span that counts, and why it begins and ends where it does. ns on the sweep's clock."""
+
+    t0_ns: int | None = None
+    t1_ns: int | None = None
+    slot: int | None = None
+    t0_reason: str = ""
+    t1_reason: str = ""
+
+
+@dataclass(slots=True)
+class LoadResult:
+    sent: list[Sent]
+    window: Window
+    origin_ns: int
+    ended_ns: int
+    notes: list[str] = field(default_factory=list)
+    cut_short: str | None = None  # why, when the point did not run to its own end
+
+
+StopCheck = Callable[[], str | None]
+"""Asked before each request: a sentence when the sweep's limits are used up, else None."""
+
+
+class ClosedLoop:
+    """One point. `run()` once; `stop(reason)` at any time; the public counters may be watched while it runs."""
+
+    def __init__(
+        self,
+        plan: LoadPlan,
+        feed: PromptFeed,
+        transport: Transport,
+        clock: Clock,
+        limits: StopCheck = lambda: None,
+        on_ended: Callable[[Sent], None] = lambda _sent: None,
+    ) -> None:
+        self.plan, self._feed, self._transport, self._clock = plan, feed, transport, clock
+        self._limits, self._on_ended = limits, on_ended
+        self.window = Window()
+        self.sent: list[Sent] = []
+        self.in_flight = 0
+        self.counted = 0  # counted requests issued
+        self.counted_ended = 0
+        self.failed = 0
+        self.tokens = 0  # fragments of ended requests, or tokens where known: for the progress line only
+        self._needed = 0  # requests under way that the result still needs
+        self._fillers = 0
+        self._lengths: list[int] = []  # of successful requests, sorted
+        self._warm: set[int] = set()
+        self._warm_ended = 0
+        self._started = 0
+        self._last_start_ns = 0
+        self._failures_in_a_row = 0
+        self._closed_ns: int | None = None  # when seconds and requests were both had
+        self._bounded = False
+        self._alone = False  # no more filler: the counted requests run on by themselves
+        self._late = False  # the deadline has passed
+        self._cut: str | None = None
+        self._notes: list[str] = []
+        self._first_tokens = 0
+        self._gates: list[asyncio.Event] = []
+        self._over = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._timers: list[asyncio.TimerHandle] = []
+        self._current: dict[int, Sent] = {}
+        self.phase = WARMUP
+
+    async def run(self) -> LoadResult:
+        """Run the point to its end, its deadline, or `stop`. Never raises for what the server does."""
+        origin = self._clock.now_ns()
+        c = self.plan.concurrency
+        if self.plan.warmup is not None and self.plan.warmup < c:
+            self._notes.append(f"a warmup of {self.plan.warmup} for {c} slots is none: t0 is the first counted issue")
+        self._gates = [asyncio.Event() for _ in range(c)]
+        self._gates[0].set()
+        self._after(self.plan.deadline_s, self._deadline)
+        self._tasks = [asyncio.create_task(self._slot(i)) for i in range(c)]
+        try:
+            await self._over.wait()
+        finally:
+            for timer in self._timers:
+                timer.cancel()
+            for task in self._tasks:
+                task.cancel()
+            done = await asyncio.gather(*self._tasks, return_exceptions=True)
+        for result in done:
+            if isinstance(result, Exception):
+                raise result
+        return LoadResult(self.sent, self.window, origin, self._clock.now_ns(), self._notes, self._cut)
+
+    def stop(self, reason: str) -> None:
+        """End the point now; what is under way is cancelled and the point is cut short."""
+        if not self._over.is_set():
+            self._cut = self._cut or reason
+            self._over.set()
+
+    # -- slots -------------------------------------------------------------------------------------------------------
+
+    async def _slot(self, slot: int) -> None:
+        await self._gates[slot].wait()
+        self._started += 1
+        self._last_start_ns = self._clock.now_ns()
+        due = self._last_start_ns
+        pause = 0.0
+        while not self._over.is_set():
+            phase = self._phase_now()
+            if phase is None:
+                return
+            if why := self._limits():
+                self.stop(why)
+                return
+            planned = self._feed.next(phase)
+            exchange = Exchange()
+            sent = Sent(planned, slot, due, exchange, phase == MEASURE, phase)
+            self._issue(sent)
+            on_progress = self._stagger if planned.index == 0 and self._started < self.plan.concurrency else None
+            try:
+                await self._transport.send(planned.call, exchange, on_progress)
+            finally:
+                self._current.pop(slot, None)
+                self._ended(sent)
+            due = exchange.ended_ns or self._clock.now_ns()
+            if exchange.outcome is Outcome.OK:
+                pause = 0.0
+            else:
+                pause = min(_LAST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * pause))
+                await asyncio.sleep(pause)
+                due = self._clock.now_ns()
+
+    def _issue(self, sent: Sent) -> None:
+        now = self._clock.now_ns()
+        sent.exchange.issued_ns = now
+        self.sent.append(sent)
+        self._current[sent.slot] = sent
+        self.in_flight += 1
+        if sent.counted:
+            if self.window.t0_ns is None:
+                self._open(now, sent.slot, "the first counted request was issued (no warmup)")
+            self.counted += 1
+        if sent.phase == FILLER:
+            self._fillers += 1
+        if self.window.t1_ns is None:
+            sent.needed = True
+            self._needed += 1
+        if self._enough(now) and self._closed_ns is None:
+            self._close(now)
+
+    def _ended(self, sent: Sent) -> None:
+        exchange = sent.exchange
+        if exchange.ended_ns is None:
+            exchange.ended_ns = self._clock.now_ns()
+        if exchange.outcome is None:
+            exchange.outcome = Outcome.DEADLINE if self._late and sent.needed else Outcome.CANCELLED
+        self.in_flight -= 1
+        ended = exchange.ended_ns
+        if exchange.outcome is Outcome.OK:
+            insort(self._lengths, ended - exchange.issued_ns)
+            self._failures_in_a_row = 0
+            self.tokens += exchange.output_tokens or len(exchange.chunk_ns)
+        elif exchange.outcome is not Outcome.CANCELLED:
+            self.failed += 1
+            self._failures_in_a_row += 1
+        if sent.counted:
+            self.counted_ended += 1
+        self._needed -= sent.needed
+        self._on_ended(sent)
+        if self._over.is_set():
+            return
+        if sent.planned.index == 0:
+            self._stagger(self.plan.concurrency * sent.planned.call.requested_tokens)  # every gate opens at its end
+        if not self._lengths and self._failures_in_a_row >= max(_HOPELESS, 2 * self.plan.concurrency):
+            self.stop(f"{self._failures_in_a_row} requests in a row failed and none succeeded")
+            return
+        if sent.phase == WARMUP:
+            self._warm.add(sent.slot)
+            self._warm_ended += 1
+        if self.window.t0_ns is None:
+            self._maybe_open(ended, sent.slot)
+        elif self._closed_ns is not None and self.window.t1_ns is None:
+            if sent.slot == self.window.slot and ended >= self._closed_ns:
+                self._shut(ended, "the slot that set t0 finished a request")
+            else:
+                self._bound_t1()
+        self._maybe_over()
+
+    def _stagger(self, tokens: int) -> None:
+        """Slot i starts when the first request has i/C of its tokens."""
+        first = self.sent[0].planned.call.requested_tokens
+        self._first_tokens = max(self._first_tokens, tokens)
+        opened = min(self.plan.concurrency - 1, self.plan.concurrency * self._first_tokens // max(1, first))
+        for gate in self._gates[: opened + 1]:
+            gate.set()
+
+    # -- phases and window -------------------------------------------------------------------------------------------
+
+    def _phase_now(self) -> str | None:
+        """What the next request of a slot is; None when the slot has nothing more to send."""
+        plan, window = self.plan, self.window
+        if window.t0_ns is None:
+            if plan.warmup is None or plan.warmup >= plan.concurrency:
+                return WARMUP
+            warm = sum(1 for s in self.sent if s.phase == WARMUP)
+            self.phase = WARMUP if warm < plan.warmup else MEASURE
+            return self.phase
+        if window.t1_ns is None and (plan.seconds is not None or self.counted < (plan.requests or 0)):
+            self.phase = MEASURE
+            return MEASURE
+        self.phase = FILLER
+        if plan.exact or self._alone or (plan.seconds is None and self._fillers >= plan.concurrency):
+            return None
+        return FILLER
+
+    def _enough(self, now: int) -> bool:
+        plan, t0 = self.plan, self.window.t0_ns
+        if t0 is None:
+            return False
+        long_enough = plan.seconds is None or now >= t0 + int(plan.seconds * 1e9)
+        return long_enough and (plan.requests is None or self.counted >= plan.requests)
+
+    def _maybe_open(self, now: int, slot: int) -> None:
+        c = self.plan.concurrency
+        wanted = c if self.plan.warmup is None else self.plan.warmup
+        if self._started < c or wanted < c or self._warm_ended < wanted:
+            return
+        if len(self._warm) == c:
+            self._open(now, slot, "every slot had finished a warmup request")
+        elif (
+            len(self._warm) >= math.ceil(_WARM_SHARE * c)
+            and now >= self._last_start_ns + _WARM_PATIENCE * self._median()
+        ):
+            self._open(now, slot, f"{len(self._warm)} of {c} slots had finished a warmup request, the rest were late")
+
+    def _open(self, now: int, slot: int, reason: str) -> None:
+        self.window.t0_ns, self.window.slot, self.window.t0_reason = now, slot, reason
+        self.phase = MEASURE
+        if self.plan.seconds is not None:
+            self._after(self.plan.seconds, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        now = self._clock.now_ns()
+        if self._closed_ns is None and self._enough(now):
+            self._close(now)
+
+    def _close(self, now: int) -> None:
+        """Seconds and requests are had: t1 comes with the next finish of the slot that set t0, or a median later."""
+        self._closed_ns = now
+        self._bound_t1()
+
+    def _bound_t1(self) -> None:
+        """Set the timer that keeps a straggler from dragging the window, once a length is known."""
+        if self._lengths and not self._bounded and self._closed_ns is not None:
+            self._bounded = True
+            self._after((self._closed_ns + self._median() - self._clock.now_ns()) / 1e9, self._median_is_up)
+
+    def _median_is_up(self) -> None:
+        if self.window.t1_ns is None and not self._over.is_set():
+            self._shut(self._clock.now_ns(), "one median request length had passed")
+            self._maybe_over()
+
+    def _shut(self, now: int, reason: str) -> None:
+        self.window.t1_ns, self.window.t1_reason = now, reason
+        self.phase = FILLER
+        if self.plan.requests is None:
+            # Issued at the very instant of t1, which is outside [t0, t1).
+            for sent in self._current.values():
+                if sent.counted and sent.exchange.issued_ns >= now:
+                    sent.counted, sent.phase = False, FILLER
+                    self.counted -= 1
+        if not self.plan.exact:
+            self._after(_FILL_PATIENCE * self._median() / 1e9, self._fill_is_up)
+
+    def _fill_is_up(self) -> None:
+        """Counted requests still run on: from here on they run alone."""
+        if self._over.is_set():
+            return
+        self._alone = True
+        self._notes.append(
+            f"{self._needed} requests ran on for more than {_FILL_PATIENCE} median request lengths after t1, "
+            "from then on without load beside them"
+        )
+        for slot, sent in list(self._current.items()):
+            if not sent.needed:
+                self._tasks[slot].cancel()
+
+    def _maybe_over(self) -> None:
+        if self.window.t1_ns is not None and self._needed <= 0:
+            self._over.set()
+
+    def _deadline(self) -> None:
+        """Ends everything. With the window complete, only the requests still under way are lost, not the point."""
+        self._late = True
+        if self.window.t1_ns is None:
+            self.stop("the point's deadline passed before its window was complete")
+        else:
+            self._notes.append(f"{self._needed} requests had not ended at the point's deadline")
+            self._over.set()
+
+    def _median(self) -> int:
+        """Median length of the successful requests so far, ns (0 while there is none)."""
+        return int(statistics.median(self._lengths)) if self._lengths else 0
+
+    def _after(self, seconds: float, action: Callable[[], None]) -> None:
+        self._timers.append(asyncio.get_running_loop().call_later(max(0.0, seconds), action))

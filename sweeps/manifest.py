@@ -1,0 +1,172 @@
+"""What identifies a run: versions, machine, what was asked of whom, and the fingerprints that resuming goes by."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from endpoints.dialects import RequestShape
+from endpoints.probe import Probed, as_json
+from endpoints.target import Target
+from profiles.loading import Sweep
+from profiles.workloads import Prompt, workload_hash
+from sweeps.metrics import METRICS_VERSION
+from sweeps.plan import PlannedPoint
+from sweeps.point import SCHEMA_VERSION
+from sweeps.store import utc_now
+
+_LIBRARIES = ("aiohttp", "numpy", "scipy", "pandas", "altair", "pydantic", "orjson", "pyarrow", "uvloop")
+
+
+def manifest_of(
+    sweep: Sweep, targets: Mapping[str, Target], probed: Mapping[str, Probed], prompts: Sequence[Prompt]
+) -> dict[str, Any]:
+    """`manifest.json`. No header, key or body field of an endpoint is in it, only their digests."""
+    load, workload = sweep.load, sweep.workload
+    arms = {}
+    for arm in sweep.arms:
+        found = probed.get(arm.name)
+        shape = targets[arm.name].shape
+        arms[arm.name] = {
+            "slug": arm.slug,
+            "url": arm.url,
+            "model": shape.model,
+            "api": arm.api,
+            "speculation": arm.speculation.model_dump() if arm.speculation else None,
+            "prices": arm.prices.model_dump() if arm.prices else None,
+            "verify_tls": arm.verify_tls,
+            "request": {"max_tokens_field": shape.max_tokens_field, "include_usage": shape.include_usage},
+            "probe": as_json(found) if found else None,
+            "server": found.server if found else None,
+        }
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": sweep.name,
+        "created_at": utc_now(),
+        "tool": {"name": "endsweep", "version": _version("endsweep")},
+        "python": platform.python_version(),
+        "libraries": {name: _version(name) for name in _LIBRARIES},
+        "git_commit": _commit(),
+        "host": host(),
+        "seed": sweep.seed,
+        "arms": arms,
+        "workload": {
+            "name": workload.name,
+            "hash": workload_hash(prompts, workload),
+            "prompts": len(prompts),
+            "categories": sorted({p.category for p in prompts}),
+            "max_tokens": workload.max_tokens,
+            "salt": workload.salt,
+            "system": workload.system,
+            "sampling": workload.sampling,
+        },
+        "load": {
+            "levels": list(load.levels),
+            "seconds": load.seconds,
+            "requests": load.requests,
+            "exact": load.exact,
+            "warmup": load.warmup,
+            "trials": load.trials,
+        },
+        "limits": sweep.limits.model_dump(),
+        "comparable": comparable(sweep, {name: t.shape for name, t in targets.items()}, prompts),
+    }
+
+
+def fingerprints(comparable: Mapping[str, Any], points: Sequence[PlannedPoint]) -> dict[str, str]:
+    """Two digests: what makes points comparable, and the plan itself."""
+    plan = [[p.key.arm, p.key.concurrency, p.key.trial] for p in points]
+    return {"comparable": _digest(comparable), "plan": _digest(plan)}
+
+
+def comparable(sweep: Sweep, shapes: Mapping[str, RequestShape], prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """What must be the same for points to stand on one curve, by name. Levels, trials and limits may change."""
+    workload, load = sweep.workload, sweep.load
+    facts: dict[str, Any] = {
+        "workload.prompts": workload_hash(prompts, workload),
+        "workload.max_tokens": workload.max_tokens,
+        "workload.salt": workload.salt,
+        "workload.system": workload.system,
+        "workload.sampling": dict(workload.sampling),
+        "load.seconds": load.seconds,
+        "load.requests": load.requests,
+        "load.exact": load.exact,
+        "load.warmup": load.warmup,
+        "seed": sweep.seed,
+        "metrics_version": METRICS_VERSION,
+        "arms": [arm.name for arm in sweep.arms],
+    }
+    for arm in sweep.arms:
+        shape = shapes[arm.name]
+        facts |= {
+            f"arms.{arm.name}.url": arm.url,
+            f"arms.{arm.name}.model": shape.model,
+            f"arms.{arm.name}.api": arm.api,
+            f"arms.{arm.name}.extra_body": _digest(dict(arm.extra_body)),
+            f"arms.{arm.name}.headers": sorted(arm.headers),
+            f"arms.{arm.name}.speculation": arm.speculation.model_dump() if arm.speculation else None,
+            f"arms.{arm.name}.request": [shape.max_tokens_field, shape.include_usage],
+        }
+    return facts
+
+
+def host() -> dict[str, Any]:
+    """The machine the client runs on."""
+    return {
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cpu": _cpu(),
+        "cpus": os.cpu_count(),
+        "memory_bytes": _memory(),
+        "python": sys.implementation.name,
+    }
+
+
+def _cpu() -> str | None:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or None
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that endsweep runs from; None when it was installed."""
+    home = Path(__file__).resolve().parent.parent
+    if not (home / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(home), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]

@@ -1,0 +1,136 @@
+"""What a sweep will do, before it does it: points in order, and the time, tokens and money they take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from profiles.loading import ResolvedArm, ResolvedLoad, Sweep
+from profiles.regions import FIXED_LOW, region_of, regions
+from profiles.workloads import Prompt
+from sweeps.events import PointKey
+from sweeps.load import LoadPlan
+from sweeps.prompts import SALT_BYTES
+
+ASSUMED_TPS = 50.0  # tokens/s of one user, and
+ASSUMED_TTFT_S = 0.5  # seconds to the first token: what an estimate goes by when nothing has been measured
+_BYTES_PER_TOKEN = 4.0
+_DEADLINE_FACTOR, _LEAST_DEADLINE_S = 20, 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPoint:
+    """One point to be measured. Estimates: `seconds`, `requests` (warmup and filler included), `input_tokens`,
+    `output_tokens`, `usd` (None without prices); `passes`: counted requests over the workload's measured prompts."""
+
+    key: PointKey
+    load: LoadPlan
+    seconds: float
+    requests: int
+    passes: float
+    input_tokens: int
+    output_tokens: int
+    usd: float | None
+    reason: str
+
+
+def plan_sweep(sweep: Sweep, measured: Sequence[Prompt]) -> tuple[PlannedPoint, ...]:
+    """All points in the order they run: levels ascending; at each, the arms next to each other, in an order that turns
+    round from one trial and level to the next (A B, B A), so that neither arm always comes first."""
+    size = sum(len(p.text.encode()) for p in measured) / len(measured)
+    size += len((sweep.workload.system or "").encode()) + (SALT_BYTES if sweep.workload.salt else 0)
+    prompt_tokens = math.ceil(size / _BYTES_PER_TOKEN)
+    points = []
+    for row, level in enumerate(sweep.load.levels):
+        for trial in range(1, sweep.load.trials + 1):
+            arms = sweep.arms if (row + trial) % 2 else tuple(reversed(sweep.arms))
+            points += [_point(sweep, arm, level, trial, prompt_tokens, len(measured)) for arm in arms]
+    return tuple(points)
+
+
+def _point(
+    sweep: Sweep, arm: ResolvedArm, concurrency: int, trial: int, prompt_tokens: int, prompts: int
+) -> PlannedPoint:
+    load, limits, workload = sweep.load, sweep.limits, sweep.workload
+    length = ASSUMED_TTFT_S + workload.max_tokens / ASSUMED_TPS
+    by_time = math.ceil((load.seconds or 0.0) * concurrency / length)
+    counted = max(by_time, load.requests or 0)
+    warmup = 2 * concurrency if load.warmup == "auto" else int(load.warmup)
+    filler = 0 if load.exact else concurrency
+    requests = counted + warmup + filler
+    window = max(load.seconds or 0.0, counted / concurrency * length)
+    seconds = window + (warmup + filler) / concurrency * length
+    inputs, outputs = requests * prompt_tokens, requests * workload.max_tokens
+    prices = prices_of(arm)
+    usd = None if prices is None else inputs * prices[0] + outputs * prices[1]
+    deadline = limits.point_seconds or max(_LEAST_DEADLINE_S, _DEADLINE_FACTOR * (load.seconds or 0.0))
+    return PlannedPoint(
+        PointKey(arm.name, concurrency, trial),
+        LoadPlan(concurrency, load.seconds, load.requests, load.exact, _warmup(load), deadline),
+        seconds,
+        requests,
+        counted / prompts,
+        inputs,
+        outputs,
+        usd,
+        "a level that was asked for",
+    )
+
+
+def _warmup(load: ResolvedLoad) -> int | None:
+    return None if load.warmup == "auto" else int(load.warmup)
+
+
+def prices_of(arm: ResolvedArm) -> tuple[float, float] | None:
+    """US dollars per input token and per output token."""
+    if arm.prices is None:
+        return None
+    return arm.prices.input / arm.prices.per, arm.prices.output / arm.prices.per
+
+
+def curve_regions(levels: Sequence[int]) -> dict[str, tuple[int, int] | None]:
+    """The rules' regions for a curve over these levels; empty where the rules define none (a highest level <= 32)."""
+    low, high = min(min(levels), FIXED_LOW), max(levels)
+    return regions(low, high) if high > FIXED_LOW else {}
+
+
+def totals_of(points: Sequence[PlannedPoint]) -> dict[str, Any]:
+    """Sums over the points; usd is None when no arm has prices."""
+    priced = [p.usd for p in points if p.usd is not None]
+    return {
+        "seconds": sum(p.seconds for p in points),
+        "requests": sum(p.requests for p in points),
+        "tokens": sum(p.input_tokens + p.output_tokens for p in points),
+        "usd": sum(priced) if priced else None,
+    }
+
+
+def plan_json(points: Sequence[PlannedPoint]) -> dict[str, Any]:
+    """The plan as programs read it."""
+    bounds = curve_regions([p.key.concurrency for p in points])
+    return {
+        "points": [
+            {
+                "arm": p.key.arm,
+                "concurrency": p.key.concurrency,
+                "trial": p.key.trial,
+                "region": region_of(p.key.concurrency, bounds),
+                "seconds": p.seconds,
+                "requests": p.requests,
+                "passes": p.passes,
+                "tokens": p.input_tokens + p.output_tokens,
+                "usd": p.usd,
+                "reason": p.reason,
+            }
+            for p in points
+        ],
+        "regions": {name: list(b) if b else None for name, b in bounds.items()},
+        "totals": totals_of(points),
+        "assumptions": {
+            "tokens_per_s_per_user": ASSUMED_TPS,
+            "ttft_s": ASSUMED_TTFT_S,
+            "bytes_per_token": _BYTES_PER_TOKEN,
+        },
+    }

@@ -1,0 +1,173 @@
+"""The sweep: point after point, each stored as it ends, with everything that happens told to whoever listens."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from endpoints.http import ReusePolicy
+from endpoints.target import Target
+from profiles.loading import Sweep
+from sweeps.budget import Budget
+from sweeps.clock import RealClock
+from sweeps.events import (
+    Listener,
+    Note,
+    PointFinished,
+    PointKey,
+    PointProgress,
+    PointSkipped,
+    PointStarted,
+    SweepFinished,
+    SweepStarted,
+)
+from sweeps.health import LoopMonitor
+from sweeps.load import ClosedLoop
+from sweeps.measure import Backends, Measurement, Prompts
+from sweeps.plan import PlannedPoint, prices_of
+from sweeps.point import FINISHED
+from sweeps.store import RunStore
+
+_PROGRESS_S = 0.25
+_PACE_OVER = 12  # progress marks the shown pace is taken over: three seconds
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOutcome:
+    """How the sweep went: points stored whole (of this run and earlier ones), points skipped, and whether it was
+    stopped from outside."""
+
+    finished: int
+    skipped: int
+    interrupted: bool
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What the runner remembers of one arm between its points."""
+
+    policy: ReusePolicy = field(default_factory=ReusePolicy)
+    backends: Backends = frozenset()
+
+
+class SweepRun:
+    """Runs the points of a plan that are not stored yet. `stop` ends the running point and the sweep."""
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        points: Sequence[PlannedPoint],
+        targets: Mapping[str, Target],
+        prompts: Prompts,
+        store: RunStore,
+        listen: Listener,
+    ) -> None:
+        self._sweep, self._points, self._targets, self._prompts = sweep, points, targets, prompts
+        self._store, self._listen = store, listen
+        self._arms = {arm.name: arm for arm in sweep.arms}
+        self._lanes = {arm.name: _Lane() for arm in sweep.arms}
+        self._budget = Budget(sweep.limits)
+        self._running: ClosedLoop | None = None
+        self._stopped: str | None = None
+
+    def stop(self, reason: str) -> None:
+        """End now: the point under way is stored as interrupted, what is finished stays."""
+        self._stopped = reason
+        if self._running is not None:
+            self._running.stop(reason)
+
+    async def run(self) -> SweepOutcome:
+        """Measure what is missing. Raises OSError when the run's folder cannot be written."""
+        began = time.monotonic()
+        kept = self._store.finished()
+        keys = tuple(p.key for p in self._points)
+        for key in kept:
+            self._budget.spent_before(self._store.point(self._arms[key.arm].slug, key)["spent"])
+        finished, skipped = sum(key in kept for key in keys), 0
+        self._store.note("run_started", points=len(keys), already_finished=finished)
+        self._listen(SweepStarted(self._sweep.name, str(self._store.path), keys, finished))
+        for number, planned in enumerate(self._points, 1):
+            if self._stopped is not None:
+                break
+            if planned.key in kept:
+                continue
+            if why := self._budget.cannot_afford(planned):
+                skipped += 1
+                self._store.note("point_skipped", planned.key, reason=why)
+                self._listen(PointSkipped(planned.key, number, len(keys), why))
+                continue
+            finished += await self._measure(planned, number, len(keys))
+        interrupted = self._stopped is not None
+        event = "interrupted" if interrupted else "run_finished"
+        self._store.note(event, finished=finished, skipped=skipped, reason=self._stopped)
+        self._listen(SweepFinished(str(self._store.path), finished, skipped, interrupted, time.monotonic() - began))
+        return SweepOutcome(finished, skipped, interrupted)
+
+    async def _measure(self, planned: PlannedPoint, number: int, total: int) -> bool:
+        key, arm, lane = planned.key, self._arms[planned.key.arm], self._lanes[planned.key.arm]
+        target, prices, could_reuse = self._targets[key.arm], prices_of(arm), lane.policy.reuse
+        self._store.clear(arm.slug, key)
+        self._store.note("point_started", key)
+        self._listen(PointStarted(key, number, total))
+        transport = target.transport(lane.policy)
+        measurement = Measurement(
+            self._sweep,
+            arm,
+            target.shape,
+            planned,
+            self._prompts,
+            transport,
+            RealClock(),
+            limits=self._budget.used_up,
+            on_ended=lambda sent: self._budget.spend(sent, prices),
+            monitor=LoopMonitor(),
+            earlier=lane.backends,
+        )
+        self._running = measurement.loop
+        gc.collect()
+        gc.freeze()  # what lives now will live on: the collector need not look at it while the point runs
+        ticker = asyncio.create_task(self._tell_progress(measurement.loop, key))
+        try:
+            measured = await measurement.run()
+        finally:
+            self._running = None
+            ticker.cancel()
+            gc.unfreeze()
+            await transport.close()
+        lane.backends |= measured.backends
+        if could_reuse and not lane.policy.reuse:
+            text = "the server closes connections that it said it keeps, so streams use a fresh one each from now on"
+            self._store.note("decision", key, text=text)
+            self._listen(Note(f"{key.arm}: {text}"))
+        point = measured.point
+        whole: bool = point["status"] == FINISHED
+        self._store.write_point(arm.slug, key, measured.table, measured.series, point)
+        reason = None if whole else point["verdicts"][0]["evidence"]
+        self._store.note("point_finished" if whole else "point_failed", key, valid=point["valid"], reason=reason)
+        self._listen(PointFinished(key, number, total, point))
+        return whole
+
+    async def _tell_progress(self, loop: ClosedLoop, key: PointKey) -> None:
+        began = time.monotonic()
+        marks = [(began, 0)]
+        while True:
+            await asyncio.sleep(_PROGRESS_S)
+            now = time.monotonic()
+            marks = [*marks, (now, loop.tokens)][-_PACE_OVER:]
+            then, before = marks[0]
+            pace = (loop.tokens - before) / (now - then) if loop.tokens else None
+            self._listen(
+                PointProgress(
+                    key,
+                    loop.phase if loop.window.t1_ns is None else "drain",
+                    now - began,
+                    loop.in_flight,
+                    loop.counted_ended,
+                    loop.plan.requests,
+                    loop.failed,
+                    pace,
+                )
+            )

@@ -1,0 +1,115 @@
+"""Getting a sweep ready to run: keys, prompts, plan, a look at every arm, and the folder, new or gone on with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from endpoints.http import Timeouts
+from endpoints.probe import PreflightError, Probed, preflight
+from endpoints.resources import descriptor_shortage, raise_descriptor_limit
+from endpoints.target import Target, target_of
+from profiles.errors import ProfileError
+from profiles.loading import Sweep, dump_stored
+from profiles.workloads import load_prompts, split
+from sweeps.events import Listener, Note
+from sweeps.manifest import comparable, fingerprints, manifest_of
+from sweeps.measure import Prompts
+from sweeps.plan import PlannedPoint, plan_sweep
+from sweeps.runner import SweepRun
+from sweeps.store import RunStore, StoreError, differences, read_manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A sweep with everything that can be known of it without sending anything."""
+
+    sweep: Sweep
+    targets: dict[str, Target]
+    prompts: Prompts
+    points: tuple[PlannedPoint, ...]
+
+
+def prepare(sweep: Sweep, env: Mapping[str, str], *, keys: bool = True) -> Prepared:
+    """Read keys (unless only a plan is wanted) and prompts, and plan the points; no traffic. Raises ProfileError."""
+    limits = sweep.limits
+    if limits.usd is not None and any(arm.prices is None for arm in sweep.arms):
+        unpriced = next(arm.name for arm in sweep.arms if arm.prices is None)
+        remedy = "give endpoint.prices {input, output} in a sweep file, or cap --max-total-tokens instead"
+        raise ProfileError("--max-usd", None, f"a limit in USD cannot be kept: arm {unpriced} has no prices", remedy)
+    workload, timeouts = sweep.workload, timeouts_of(sweep)
+    targets = {
+        arm.name: target_of(arm, workload.max_tokens, workload.sampling, timeouts, env)
+        for arm in (sweep.arms if keys else ())
+    }
+    measured, warmup = split(load_prompts(workload))
+    return Prepared(sweep, targets, Prompts(measured, warmup), plan_sweep(sweep, measured))
+
+
+def timeouts_of(sweep: Sweep) -> Timeouts:
+    """The waits a request may take."""
+    limits = sweep.limits
+    return Timeouts(limits.connect_seconds, limits.first_byte_seconds, limits.idle_seconds)
+
+
+async def look_at_arms(prepared: Prepared) -> tuple[Prepared, dict[str, Probed]]:
+    """Check this machine's limits and every arm (all at once); the targets come back as the probe would have them.
+
+    Raises PreflightError.
+    """
+    highest = max(p.key.concurrency for p in prepared.points)
+    if shortage := descriptor_shortage(highest, raise_descriptor_limit()):
+        raise PreflightError(shortage)
+    names = list(prepared.targets)
+    found = await asyncio.gather(*(preflight(t) for t in prepared.targets.values()), return_exceptions=True)
+    probed: dict[str, Probed] = {}
+    for name, result in zip(names, found, strict=True):
+        if isinstance(result, BaseException):
+            raise result
+        probed[name] = result
+    asked = prepared.sweep.workload.max_tokens
+    targets = {
+        name: replace(t, shape=replace(probed[name].shape, max_tokens=asked)) for name, t in prepared.targets.items()
+    }
+    return replace(prepared, targets=targets), probed
+
+
+def open_store(prepared: Prepared, probed: Mapping[str, Probed], out: Path, *, resume: bool) -> RunStore:
+    """The run's folder: a new one, or the one to go on with, when its points are comparable with what is asked now.
+
+    Raises StoreError, naming each difference.
+    """
+    sweep, prompts = prepared.sweep, prepared.prompts.all
+    manifest = manifest_of(sweep, prepared.targets, probed, prompts)
+    manifest["fingerprints"] = fingerprints(manifest["comparable"], prepared.points)
+    if not resume:
+        return RunStore.create(out, manifest, dump_stored(sweep))
+    before = read_manifest(out)
+    facts = comparable(sweep, {name: t.shape for name, t in prepared.targets.items()}, prompts)
+    if unlike := differences(before.get("comparable", {}), facts):
+        raise StoreError(
+            f"cannot go on with {out}, its points would not be comparable: {'; '.join(unlike)}; "
+            "ask as before, or measure into a new folder (--out)"
+        )
+    store = RunStore.reopen(out)
+    added = sorted(set(manifest["load"]["levels"]) - set(before["load"]["levels"]))
+    store.note("decision", text="resumed" + (f", levels added: {added}" if added else ""))
+    levels = sorted({*manifest["load"]["levels"], *before["load"]["levels"]})
+    store.update_manifest(
+        manifest | {"created_at": before["created_at"], "load": manifest["load"] | {"levels": levels}}
+    )
+    return store
+
+
+def new_run(prepared: Prepared, store: RunStore, listen: Listener) -> SweepRun:
+    """The sweep over a prepared plan and an open folder."""
+    for note in _warnings(prepared):
+        listen(Note(note, "warn"))
+    return SweepRun(prepared.sweep, prepared.points, prepared.targets, prepared.prompts, store, listen)
+
+
+def _warnings(prepared: Prepared) -> list[str]:
+    unsafe = [arm.name for arm in prepared.sweep.arms if not arm.verify_tls]
+    return [f"TLS certificates are not verified for arm {name} (verify_tls: false)" for name in unsafe]

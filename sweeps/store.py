@@ -1,0 +1,176 @@
+"""A run's folder: what is written when, so that a killed run loses at most the point in flight."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from sweeps.columns import write_parquet
+from sweeps.events import PointKey
+from sweeps.files import sync_folder, write_atomically, write_json, write_text
+from sweeps.point import FINISHED, SCHEMA_VERSION
+
+
+class StoreError(Exception):
+    """A run's folder cannot be made, read or gone on with; the text is one sentence with the remedy."""
+
+
+class RunStore:
+    """One run's folder, held under a lock while it is open."""
+
+    def __init__(self, path: Path, journal: TextIOWrapper, manifest: dict[str, Any]) -> None:
+        self.path, self._journal, self.manifest = path, journal, manifest
+
+    @classmethod
+    def create(cls, path: Path, manifest: Mapping[str, Any], sweep_yaml: str) -> RunStore:
+        """Make the folder and write what was asked. Raises StoreError when it exists with anything in it."""
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise StoreError(f"{path} is not empty: choose another --out, or go on with it by --resume")
+            write_text(path / "sweep.yaml", sweep_yaml)
+            write_json(path / "manifest.json", dict(manifest))
+            return cls(path, _locked_journal(path), dict(manifest))
+        except OSError as exc:
+            raise StoreError(f"cannot write the run's folder {path}: {exc.strerror or exc}") from None
+
+    @classmethod
+    def reopen(cls, path: Path) -> RunStore:
+        """Open an existing run to go on with it. Raises StoreError."""
+        manifest = read_manifest(path)
+        try:
+            return cls(path, _locked_journal(path), manifest)
+        except OSError as exc:
+            raise StoreError(f"cannot open the run's folder {path}: {exc.strerror or exc}") from None
+
+    def note(self, event: str, key: PointKey | None = None, **fields: Any) -> None:
+        """Append one line to the journal, durable before the call returns."""
+        where = {} if key is None else {"arm": key.arm, "concurrency": key.concurrency, "trial": key.trial}
+        line = {"schema_version": SCHEMA_VERSION, "time": utc_now(), "event": event, **where, **fields}
+        self._journal.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+        self._journal.flush()
+        os.fsync(self._journal.fileno())
+
+    def finished(self) -> set[PointKey]:
+        """Points that are whole: in the journal as finished, and readable on disk."""
+        keys = {
+            PointKey(line["arm"], line["concurrency"], line["trial"])
+            for line in read_journal(self.path)
+            if line.get("event") == "point_finished"
+        }
+        slugs = {name: arm["slug"] for name, arm in self.manifest["arms"].items()}
+        return {
+            key for key in keys if key.arm in slugs and self._is_whole(point_folder(self.path, slugs[key.arm], key))
+        }
+
+    def point(self, slug: str, key: PointKey) -> dict[str, Any]:
+        """A stored point's `point.json`."""
+        point: dict[str, Any] = json.loads((point_folder(self.path, slug, key) / "point.json").read_text("utf-8"))
+        return point
+
+    def clear(self, slug: str, key: PointKey) -> None:
+        """Remove what a cut-short measurement of this point left."""
+        folder = point_folder(self.path, slug, key)
+        if folder.exists():
+            shutil.rmtree(folder)
+
+    def write_point(
+        self, slug: str, key: PointKey, requests: pa.Table, series: pa.Table, point: Mapping[str, Any]
+    ) -> Path:
+        """Write a point's files, `point.json` last: where it is, the others are."""
+        folder = point_folder(self.path, slug, key)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "requests.parquet", lambda path: write_parquet(requests, path))
+        write_atomically(folder / "series.parquet", lambda path: write_parquet(series, path))
+        write_json(folder / "point.json", dict(point))
+        sync_folder(folder.parent)
+        return folder
+
+    def update_manifest(self, manifest: Mapping[str, Any]) -> None:
+        self.manifest = dict(manifest)
+        write_json(self.path / "manifest.json", self.manifest)
+
+    def close(self) -> None:
+        self._journal.close()
+
+    @staticmethod
+    def _is_whole(folder: Path) -> bool:
+        try:
+            point = json.loads((folder / "point.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return bool(point.get("status") == FINISHED) and (folder / "requests.parquet").exists()
+
+
+def point_folder(run: Path, slug: str, key: PointKey) -> Path:
+    """`points/<arm slug>/c00064-t1` below the run."""
+    return run / "points" / slug / f"c{key.concurrency:05d}-t{key.trial}"
+
+
+def read_manifest(run: Path) -> dict[str, Any]:
+    """A run's manifest. Raises StoreError."""
+    try:
+        manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise StoreError(f"{run} is not a run's folder: it has no manifest.json") from None
+    except (OSError, ValueError) as exc:
+        raise StoreError(f"cannot read {run / 'manifest.json'}: {exc}") from None
+    if not isinstance(manifest, dict) or manifest.get("schema_version") != SCHEMA_VERSION:
+        raise StoreError(f"{run / 'manifest.json'} is of another version of endsweep: measure into a new folder")
+    return manifest
+
+
+def read_journal(run: Path) -> list[dict[str, Any]]:
+    """The journal's lines; a last line that was cut by a kill is passed over. Raises StoreError."""
+    try:
+        raw = (run / "journal.jsonl").read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as exc:
+        raise StoreError(f"cannot read {run / 'journal.jsonl'}: {exc.strerror or exc}") from None
+    lines = []
+    for piece in raw.split(b"\n"):
+        try:
+            line = json.loads(piece)
+        except ValueError:
+            continue
+        if isinstance(line, dict):
+            lines.append(line)
+    return lines
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What makes two sets of points incomparable, each as `key: was old, is now new`."""
+    keys = sorted({*old, *new})
+    return [f"{key}: was {_said(old, key)}, is now {_said(new, key)}" for key in keys if old.get(key) != new.get(key)]
+
+
+def utc_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _said(values: Mapping[str, Any], key: str) -> str:
+    return json.dumps(values[key], ensure_ascii=False)[:120] if key in values else "nothing"
+
+
+def _locked_journal(run: Path) -> TextIOWrapper:
+    path = run / "journal.jsonl"
+    journal = path.open("a", encoding="utf-8")
+    try:
+        fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        journal.close()
+        raise StoreError(f"another endsweep is writing to {run}: wait for it, or choose another --out") from None
+    if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
+        journal.write("\n")  # a kill cut the last line: begin a new one
+        journal.flush()
+    return journal

@@ -1,0 +1,325 @@
+"""What the tool itself says about a point's trustworthiness: what was seen, against which threshold, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from endpoints.outcomes import Outcome
+from sweeps.columns import CHUNKS, Requests
+from sweeps.metrics import Mask, tpot_ms
+from sweeps.trend import trend
+
+WARN, INVALID = "warn", "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    code: str
+    severity: str
+    evidence: str
+    threshold: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a verdict may look at: the requests, which of them count, the point's metrics, and what was asked."""
+
+    requests: Requests
+    keep: Mask
+    metrics: Mapping[str, Any]
+    counts: Mapping[str, Any]
+    client: Mapping[str, Any]
+    concurrency: int
+    error_rate: float
+    max_tokens: int
+    common_bytes: int  # of every prompt's start: the system prompt
+    draft_tokens: int | None  # declared speculation; None: not declared
+    cut_short: str | None
+    earlier_backends: frozenset[tuple[str, str]]  # (model, fingerprint) seen before in this arm's run
+
+    @property
+    def good(self) -> Mask:
+        return self.keep & self.requests.ok
+
+
+def judge(context: Context) -> list[dict[str, Any]]:
+    """All verdicts on one point, the invalidating ones first."""
+    found = [verdict for rule in _RULES if (verdict := rule(context)) is not None]
+    return [asdict(v) for v in sorted(found, key=lambda v: v.severity != INVALID)]
+
+
+def _interrupted(c: Context) -> Verdict | None:
+    if c.cut_short is None:
+        return None
+    return Verdict("interrupted", INVALID, c.cut_short, "a point runs to its end", "measure it again with --resume")
+
+
+def _errors(c: Context) -> Verdict | None:
+    issued, failed = c.counts["issued"], c.counts["failed"]
+    lost = c.counts["by_outcome"].get(Outcome.CLIENT_RESOURCE.value, 0)
+    if lost:
+        return Verdict(
+            "errors",
+            INVALID,
+            f"{lost} requests failed because this machine ran out of descriptors, ports or memory",
+            "none may",
+            "raise the limits (ulimit -n) or lower --concurrency",
+        )
+    if issued == 0 or failed / issued <= c.error_rate:
+        return None
+    worst = ", ".join(f"{n} {o}" for o, n in c.counts["by_outcome"].items() if o not in ("ok", "cancelled"))
+    return Verdict(
+        "errors",
+        INVALID,
+        f"{failed} of {issued} counted requests failed ({worst})",
+        f"{c.error_rate:.1%} of them (limits.error_rate)",
+        "see the first example of each class in point.json; mend the endpoint or lower --concurrency",
+    )
+
+
+def _too_few(c: Context) -> Verdict | None:
+    n = int(c.good.sum())
+    if n >= 36:
+        return None
+    severity, threshold = (INVALID, 10) if n < 10 else (WARN, 36)
+    remedy = "raise --requests or --seconds"
+    return Verdict("too_few", severity, f"{n} counted successes", f"{threshold}, for a p90 with an interval", remedy)
+
+
+def _client_bound(c: Context) -> Verdict | None:
+    ttft = c.metrics["ttft_ms"]["p50"]
+    lags = {name: c.client.get(f"{name}_ms_p99") for name in ("client_lag", "loop_lag")}
+    name, lag = max(((n, v) for n, v in lags.items() if v is not None), key=lambda x: x[1], default=("", None))
+    if ttft is None or lag is None:
+        return None
+    warn, invalid = max(1.0, 0.01 * ttft), max(5.0, 0.10 * ttft)
+    if lag <= warn:
+        return None
+    return Verdict(
+        "client_bound",
+        INVALID if lag > invalid else WARN,
+        f"{name} p99 {lag:.1f} ms beside a ttft p50 of {ttft:.1f} ms",
+        f"{(invalid if lag > invalid else warn):.1f} ms",
+        "run the client on a machine with more free cores, or lower --concurrency",
+    )
+
+
+def _buffered(c: Context) -> Verdict | None:
+    """Fragments that come in bursts: a step's tokens sent one by one (speculation), or a proxy that holds them back.
+
+    A proxy that releases B bursts delays the first fragment by up to one burst's period, so it can shorten
+    (last - first), and with it tpot, by up to 1 / (B - 1) of itself.
+    """
+    per_burst, bursts = _bursts(c)
+    if per_burst is None or per_burst < 1.5:
+        return None
+    moved = 1.0 if bursts <= 1 else 1 / (bursts - 1)
+    if moved <= 0.05 or (c.draft_tokens is not None and per_burst <= c.draft_tokens + 1):
+        return None
+    # More than any drafter gives a step, or hardly more than one burst: not speculation.
+    held_back = per_burst > 9 or bursts <= 3
+    evidence = f"fragments arrive in bursts of {per_burst:.1f}, {bursts:.0f} bursts a reply: tpot may be off by "
+    return Verdict(
+        "buffered",
+        INVALID if held_back else WARN,
+        evidence + f"{moved:.0%}" + ("" if held_back else "; the cause may be speculation that was not declared"),
+        "5 % of tpot",
+        "turn buffering off on the way (nginx: proxy_buffering off, or the header X-Accel-Buffering: no)"
+        if held_back
+        else "declare the arm's speculation in a sweep file, or look for a proxy that buffers",
+    )
+
+
+def _bursts(c: Context) -> tuple[float | None, float]:
+    """Medians over requests of 8 fragments or more: (fragments a burst, bursts). A gap below a tenth of the request's
+    mean gap lies within a burst."""
+    r = c.requests
+    sizes, numbers = [], []
+    for i in np.flatnonzero(c.good & (r.ints("chunks") >= 8)):
+        gaps = np.diff(r.chunk_ns[r.starts[i] : r.starts[i + 1]])
+        bursts = 1 + int((gaps >= 0.1 * gaps.mean()).sum()) if gaps.mean() > 0 else 1
+        numbers.append(bursts)
+        sizes.append((len(gaps) + 1) / bursts)
+    if not sizes:
+        return None, 0.0
+    return float(np.median(sizes)), float(np.median(numbers))
+
+
+def _cache_hits(c: Context) -> Verdict | None:
+    r = c.requests
+    told = c.good & (r.ints("cached_tokens") >= 0) & (r.ints("input_tokens") > 0)
+    if not told.any():
+        return None
+    cached, given = r.ints("cached_tokens")[told], r.ints("input_tokens")[told]
+    # The system prompt and the template are shared on purpose; caches work in blocks, hence the slack.
+    common = given * c.common_bytes / np.maximum(r.ints("prompt_bytes")[told], 1) + 32
+    share = float(np.maximum(cached - common, 0).sum() / given.sum())
+    if share <= 0.05:
+        return None
+    return Verdict(
+        "cache_hits",
+        INVALID if share > 0.20 else WARN,
+        f"{share:.0%} of the input came from the server's prefix cache beyond the shared system prompt",
+        "20 %" if share > 0.20 else "5 %",
+        "leave salt on, or turn the server's prefix cache off",
+    )
+
+
+def _drifting(c: Context) -> Verdict | None:
+    pace = tpot_ms(c.requests)[c.good]
+    pace = pace[np.isfinite(pace)]
+    blocks = min(20, len(pace) // 10)
+    if blocks < 4:
+        return None
+    found = trend(np.array([np.median(block) for block in np.array_split(pace, blocks)]))
+    if found is None or not found.significant or abs(found.drift) < 0.05:
+        return None
+    return Verdict(
+        "drifting",
+        WARN,
+        f"tpot p50 went {found.drift:+.0%} from the first to the last of {blocks} blocks (p = {found.p:.3f})",
+        "5 % and p < 0.05",
+        "warm up longer, run longer, or look for what changes on the server",
+    )
+
+
+def _osl_mismatch(c: Context) -> Verdict | None:
+    asked, got = c.metrics["requested_tokens"]["mean"], c.metrics["output_tokens"]["mean"]
+    if not asked or got is None or abs(got - asked) <= 0.05 * asked:
+        return None
+    return Verdict(
+        "osl_mismatch",
+        WARN,
+        f"{got:.0f} output tokens on average, {asked:.0f} asked for",
+        "5 %",
+        "compare arms only where their lengths agree; ignore_eos in extra_body fixes the length where it is known",
+    )
+
+
+def _hidden_tokens(c: Context) -> Verdict | None:
+    r = c.requests
+    use = c.good & (r.ints("streamed_tokens") > 0)
+    if not use.any():
+        return None
+    # Every token that is streamed brings at least one byte of text; a few (end of text, template) bring none.
+    over = r.ints("streamed_tokens")[use] > r.ints("text_bytes")[use] + 8
+    share = float(over.mean())
+    if share <= 0.05:
+        return None
+    return Verdict(
+        "hidden_tokens",
+        INVALID,
+        f"in {share:.0%} of the requests the server counts more tokens than the bytes of text it streamed",
+        "5 % of the requests",
+        "the server bills tokens that it does not stream (hidden reasoning): speed per user cannot be known here",
+    )
+
+
+def _mixed_tokens(c: Context) -> Verdict | None:
+    if c.metrics["token_source"] != "mixed":
+        return None
+    return Verdict(
+        "mixed_tokens",
+        INVALID,
+        "some replies state their usage and others do not",
+        "one source of token counts a point",
+        "ask the server for usage in every stream (stream_options.include_usage)",
+    )
+
+
+def _estimated_tokens(c: Context) -> Verdict | None:
+    if c.metrics["token_source"] != CHUNKS:
+        return None
+    return Verdict(
+        "estimated_tokens",
+        WARN,
+        "the server states no usage: each fragment was counted as one token",
+        "token counts from the server",
+        "do not compare arms of which one speculates: its fragments may hold several tokens",
+    )
+
+
+def _lockstep(c: Context) -> Verdict | None:
+    """Within each span of one request length, the resultant of the issue times as angles: 1 when all start at once."""
+    r, lengths = c.requests, (c.requests.ints("ended_ns") - c.requests.ints("issued_ns"))[c.good]
+    if c.concurrency < 4 or len(lengths) < 2 * c.concurrency:
+        return None
+    length = float(np.median(lengths))
+    at = np.sort(r.ints("issued_ns")[c.keep]).astype(float)
+    if length <= 0:
+        return None
+    cycle = ((at - at[0]) // length).astype(int)
+    angles = 2 * np.pi * (at - at[0]) / length
+    sizes = np.bincount(cycle)
+    vectors = np.bincount(cycle, np.cos(angles)) + 1j * np.bincount(cycle, np.sin(angles))
+    full = sizes >= c.concurrency / 2
+    if not full.any():
+        return None
+    together = float(np.median(np.abs(vectors[full]) / sizes[full]))
+    if together < 0.9:
+        return None
+    return Verdict(
+        "lockstep",
+        WARN,
+        f"requests start in waves (concentration {together:.2f} of 1)",
+        "0.9",
+        "vary output lengths (natural stops or mixed prompts), or read TTFT as that of a burst",
+    )
+
+
+def _reused_prompts(c: Context) -> Verdict | None:
+    r = c.requests
+    keys = [f"{p}\0{s}" for p, s in zip(r.texts("prompt_id"), r.texts("salt"), strict=True)]
+    again = len(keys) - len(set(keys))
+    if again == 0:
+        return None
+    return Verdict(
+        "reused_prompts",
+        WARN,
+        f"{again} of {len(keys)} requests repeat a prompt of this point word for word",
+        "none",
+        "leave salt on, or give more prompts",
+    )
+
+
+def _backend_changed(c: Context) -> Verdict | None:
+    seen = c.earlier_backends | backends_of(c.requests)
+    if len(seen) <= 1:
+        return None
+    names = ", ".join(sorted(" ".join(part for part in pair if part) for pair in seen))
+    return Verdict(
+        "backend_changed",
+        WARN,
+        f"the replies name {len(seen)} backends: {names}"[:300],
+        "one model string and fingerprint a run",
+        "pin the model's version, or measure again when the roll-out is over",
+    )
+
+
+def backends_of(r: Requests) -> frozenset[tuple[str, str]]:
+    """(model, system_fingerprint) pairs that successful replies named."""
+    models, prints = r.texts("model")[r.ok], r.texts("system_fingerprint")[r.ok]
+    return frozenset((m or "", f or "") for m, f in zip(models, prints, strict=True) if m or f)
+
+
+_RULES: tuple[Callable[[Context], Verdict | None], ...] = (
+    _interrupted,
+    _errors,
+    _too_few,
+    _client_bound,
+    _buffered,
+    _cache_hits,
+    _drifting,
+    _osl_mismatch,
+    _hidden_tokens,
+    _mixed_tokens,
+    _estimated_tokens,
+    _lockstep,
+    _reused_prompts,
+    _backend_changed,
+)

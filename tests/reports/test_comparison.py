@@ -1,0 +1,175 @@
+"""Comparison and crossover against examples worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from reports.comparison import best_by_concurrency, best_by_speed, compare, interpolate, ratio, round_values
+from reports.crossover import LevelRatio, crossover
+from reports.points import Estimate, combine
+from sweeps.frontier import frontier
+
+
+def levels(*ratios: tuple[int, float], apart: bool | None = True) -> list[LevelRatio]:
+    return [LevelRatio(c, r, apart) for c, r in ratios]
+
+
+def test_root_of_a_symmetric_crossing_is_the_geometric_mean():
+    # log2(ratio) is +1 at 4 and -1 at 16: the line passes zero half way between log 4 and log 16, at 8.
+    found = crossover("off", "on", "system_tps", levels((4, 2.0), (16, 0.5)))
+    assert found["kind"] == "crosses"
+    assert found["between"] == [4, 16]
+    assert found["at"] == pytest.approx(8)
+    assert (found["winner_below"], found["winner_above"]) == ("on", "off")
+    assert "up to about 8" in found["text"]
+
+
+def test_root_of_an_uneven_crossing():
+    # log2(ratio) falls from +1 at C = 8 to -3 at C = 16: zero after a quarter of the way, 8 * 2**0.25.
+    found = crossover("off", "on", "tps_per_user", levels((8, 2.0), (16, 0.125)))
+    assert found["at"] == pytest.approx(8 * 2**0.25)
+
+
+def test_level_that_cannot_be_told_apart_widens_the_bracket_but_not_the_root():
+    rows = [LevelRatio(4, 2.0, True), LevelRatio(8, 1.01, False), LevelRatio(16, 0.5, True)]
+    found = crossover("off", "on", "system_tps", rows)
+    assert found["between"] == [4, 16]
+    share = math.log(1.01) / (math.log(1.01) + math.log(2))
+    assert found["at"] == pytest.approx(8 * 2**share)
+    assert "cannot be told apart at 8" in found["caveat"]
+
+
+def test_exact_tie_is_the_root():
+    assert crossover("off", "on", "system_tps", levels((4, 2.0), (8, 1.0), (16, 0.3)))["at"] == 8
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "words"),
+    [
+        (levels((1, 1.2), (2, 1.3)), "never", "do not cross"),
+        (levels((1, 0.5)), "never", "only level"),
+        (levels((1, 1.2), (2, 0.9), (4, 1.3)), "several", "changes 2 times"),
+        (levels((1, 1.2), (2, 0.9), apart=False), "cannot_tell", "cannot be told apart"),
+        (levels(), "cannot_tell", "share no concurrency"),
+    ],
+)
+def test_kinds(rows, kind, words):
+    found = crossover("off", "on", "system_tps", rows)
+    assert found["kind"] == kind
+    assert words in found["text"]
+
+
+def test_unknown_intervals_are_named():
+    found = crossover("off", "on", "system_tps", levels((4, 2.0), (16, 0.5), apart=None))
+    assert found["kind"] == "crosses"
+    assert "No interval is known at 4 and 16" in found["caveat"]
+
+
+def test_ratio_interval_takes_the_worst_ends():
+    base = Estimate(100, 90, 110, 0.95, "within_run", None)
+    found = ratio(base, Estimate(120, 111, 132, 0.95, "within_run", None))
+    assert found["ratio"] == pytest.approx(1.2)
+    assert found["interval"]["low"] == pytest.approx(111 / 110)
+    assert found["interval"]["high"] == pytest.approx(132 / 90)
+    assert found["interval"]["level"] == pytest.approx(0.90)
+    assert found["apart"] is True
+    assert ratio(base, Estimate(110, 99, 121, 0.95, "within_run", None))["apart"] is False
+
+
+def test_ratio_without_an_interval_gives_the_reason():
+    found = ratio(Estimate(1, None, None, None, None, "12 samples"), Estimate(2, 1, 3, 0.95, "within_run", None))
+    assert found["interval"] is None
+    assert found["apart"] is None
+    assert found["reason"] == "12 samples"
+
+
+def test_trials_are_combined_by_the_median_first(make):
+    points = [make.point("off", 8, t, system_tps=v) for t, v in ((1, 100.0), (2, 900.0), (3, 110.0))]
+    combined = combine(points)["off"][8]
+    assert combined.trials == 3
+    assert combined.estimates["system_tps"].value == 110
+    assert combined.estimates["system_tps"].scope == "hull_of_trials"
+
+
+def test_six_trials_give_an_interval_between_trials(make):
+    points = [make.point("off", 8, t, width=None, system_tps=100.0 + t) for t in range(1, 7)]
+    estimate = combine(points)["off"][8].estimates["system_tps"]
+    assert (estimate.low, estimate.high, estimate.scope) == (101, 106, "between_trials")
+    assert estimate.level == pytest.approx(1 - 2**-5)
+
+
+def test_whole_comparison_of_crossing_arms(make):
+    points = make.points()
+    found = compare(points, ["off", "on"], frontier(points))
+    assert found is not None
+    (pair,) = found["pairs"]
+    for metric in ("system_tps", "tps_per_user"):
+        crossing = pair["crossover"][metric]
+        assert crossing["between"] == [8, 16]
+        assert crossing["at"] == pytest.approx(10.59, rel=0.01)  # the factory's curves are equal at 1.8 / 0.17
+    assert [level["concurrency"] for level in pair["levels"]] == [1, 2, 4, 8, 16, 32]
+    at_1 = pair["levels"][0]["ratios"]["system_tps"]
+    assert at_1["ratio"] == pytest.approx(5.25 / 3.62)
+    bands = found["best"]["by_concurrency"]["system_tps"]
+    assert [(b["from"], b["to"], b["best"]) for b in bands] == [(1, 8, "on"), (16, 32, "off")]
+
+
+def test_invalid_and_one_sided_levels_are_left_out(make):
+    bad = [{"code": "errors", "severity": "invalid"}]
+    points = [make.point("off", 1), make.point("off", 2), make.point("on", 1, verdicts=bad), make.point("on", 4)]
+    (pair,) = compare(points, ["off", "on"], frontier(points))["pairs"]
+    assert pair["levels"] == []
+    assert {left["concurrency"]: left["reason"].split()[0] for left in pair["left_out"]} == {1: "on", 2: "on", 4: "off"}
+    assert pair["crossover"]["system_tps"]["kind"] == "cannot_tell"
+
+
+def test_one_arm_has_no_comparison(make):
+    points = make.points(arms=("off",))
+    assert compare(points, ["off"], frontier(points)) is None
+
+
+def test_interpolation_is_log_log_and_null_outside():
+    curve = [(10.0, 1000.0), (100.0, 10.0)]
+    assert interpolate(curve, 10**1.5) == pytest.approx(100)
+    assert interpolate(curve, 10.0) == pytest.approx(1000)
+    assert interpolate(curve, 9.9) is None
+    assert interpolate(curve, 101) is None
+    assert interpolate([(5.0, 7.0)], 5.0) == 7
+
+
+def test_equal_speed_stays_inside_the_common_range(make):
+    points = make.points()
+    (pair,) = compare(points, ["off", "on"], frontier(points))["pairs"]
+    speeds = [row["tps_per_user"] for row in pair["equal_speed"]]
+    assert speeds == [80, 100, 120, 140, 160, 180]
+    at_160 = pair["equal_speed"][4]
+    assert at_160["text"].startswith("at 160 tokens/s/user, on gives +49 % system throughput compared with off")
+    assert at_160["interval"]["low"] < at_160["ratio"] < at_160["interval"]["high"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(76.9, 190, [80, 100, 120, 140, 160, 180]), (3, 90, [5, 10, 20, 50]), (1.01, 1.02, None), (5, 4, []), (0, 4, [])],
+)
+def test_round_values(low, high, expected):
+    found = round_values(low, high)
+    assert all(low <= v <= high for v in found)
+    assert len(found) <= 6
+    if expected is not None:
+        assert found == pytest.approx(expected)
+
+
+def test_best_arm_by_speed_follows_the_common_staircase(make):
+    points = make.points()
+    bands = best_by_speed(frontier(points))
+    assert [b["best"] for b in bands] == ["off", "on"]
+    assert bands[0]["to"] == bands[1]["from"] == pytest.approx(1000 / 9)  # off at 16 users
+
+
+def test_leaders_that_overlap_are_named_together(make):
+    points = [make.point("off", 4, width=0.2), make.point("on", 4, width=0.2)]
+    (band,) = best_by_concurrency(combine(points), ["off", "on"], "system_tps")
+    assert band["best"] is None
+    assert band["among"] == ["off", "on"]
