@@ -6,13 +6,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, cast
+from textwrap import wrap
+from typing import Any, TypeVar, cast
 
 import altair as alt
 
 from reports.formats import clean, number, users
 from reports.headline import title
-from reports.points import get, interval, is_measured, is_valid, load_label, num, verdicts
+from reports.labels import SIDES, Anchor, place
+from reports.points import METRICS, combine, get, is_measured, is_valid, num, verdicts
 from sweeps.frontier import step_line
 
 Summary = Mapping[str, Any]
@@ -25,6 +27,7 @@ SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "triang
 GREY = "#767676"
 INK = "#1b1f24"
 FONT = "Helvetica, Arial, 'Liberation Sans', sans-serif"
+CHARTED = ("system_tps", "tps_per_user", "ttft_ms_p90")
 TIMELINE_BINS = 120  # per point: more cannot be seen at this size
 
 SPEED_AXIS = "Speed per user (tokens/s/user, 1000 / TPOT p90)"
@@ -43,67 +46,51 @@ class Series:
 
 def pareto(summary: Summary, width: int = 820, height: int = 460) -> alt.LayerChart | None:
     """Total throughput against speed per user: a step line per arm, its points labelled by concurrency."""
-    points = [
-        p
-        for p in summary["points"]
-        if is_measured(p) and (num(p, "tps_per_user") or 0) > 0 and (num(p, "system_tps") or 0) > 0
-    ]
-    if not points:
-        return None
     arms = _arms(summary)
-    x_scale, y_scale = _scale([p["tps_per_user"] for p in points]), _scale([p["system_tps"] for p in points])
-    lines = {arm: step_line(fps) for arm, fps in summary["frontier"]["arms"].items() if fps}
+    marks, trials, invalid = (_with(rows, "tps_per_user", "system_tps") for rows in _rows(summary, arms))
+    everything = [*marks, *trials, *invalid]
+    if not everything:
+        return None
+    x_scale, y_scale = (_scale([r[m] for r in everything]) for m in ("tps_per_user", "system_tps"))
     x = alt.X("tps_per_user:Q", title=SPEED_AXIS, scale=x_scale, axis=_axis(x_scale))
     y = alt.Y("system_tps:Q", title=TOTAL_AXIS, scale=y_scale, axis=_axis(y_scale))
     colour = _colour(summary)
-
+    lines = {arms[arm]: step_line(fps) for arm, fps in summary["frontier"]["arms"].items() if fps}
     steps: Rows = [
-        {"arm": arms[arm], "n": n, "tps_per_user": px, "system_tps": py}
+        {"arm": arm, "n": n, "tps_per_user": px, "system_tps": py}
         for arm, line in lines.items()
         for n, (px, py) in enumerate(_down_to_the_axes(line, x_scale, y_scale))
     ]
-    rows = [_row(p, arms) | {"label": load_label(p)} for p in points]
-    for row, point in zip(rows, points, strict=True):
-        # The step line leaves its points to the left and downwards, so up right is free of it, and down left is
-        # inside it; a point that another arm's line passes above is labelled inside, so that the lines keep apart
-        # from the labels.
-        row["side"] = "in" if _under_another(point, lines) else "out"
-    valid, invalid = [r for r in rows if r["valid"]], [r for r in rows if not r["valid"]]
-
+    _add_sides(marks, lines, x_scale, y_scale, width, height)
     layers: list[alt.Chart | None] = [
         alt.Chart(_data(steps))
         .mark_line(interpolate="step-after", strokeWidth=2, opacity=0.75)
         .encode(x, y, color=colour, order="n:Q"),
-        alt.Chart(_data([r for r in valid if r["system_low"] is not None]))
+        alt.Chart(_data(_with(marks, "system_tps_low", "system_tps_high")))
         .mark_rule(strokeWidth=1.5, opacity=0.6)
-        .encode(x, alt.Y("system_low:Q", title=TOTAL_AXIS), y2="system_high:Q", color=colour),
-        alt.Chart(_data([r for r in valid if r["user_low"] is not None]))
+        .encode(x, alt.Y("system_tps_low:Q", title=TOTAL_AXIS), y2="system_tps_high:Q", color=colour),
+        alt.Chart(_data(_with(marks, "tps_per_user_low", "tps_per_user_high")))
         .mark_rule(strokeWidth=1.5, opacity=0.6)
-        .encode(alt.X("user_low:Q", title=SPEED_AXIS), y, x2="user_high:Q", color=colour),
-        alt.Chart(_data(valid))
-        .mark_point(filled=True, size=80, opacity=1, stroke="white", strokeWidth=1)
-        .encode(x, y, color=colour, shape=_shape(summary), tooltip=_tooltip()),
+        .encode(alt.X("tps_per_user_low:Q", title=SPEED_AXIS), y, x2="tps_per_user_high:Q", color=colour),
+        _trial_dots(trials, x, y, colour),
+        _points(marks, x, y, summary, 80),
         _cross(invalid, x, y),
     ]
-    sides: tuple[tuple[str, int, int, Literal["left", "right"]], ...] = (
-        ("out", 7, -9, "left"),
-        ("in", -7, 11, "right"),
-    )
-    for side, dx, dy, align in sides:
-        here = [r for r in _first_trials(valid) if r["side"] == side]
+    for side, (dx, dy) in SIDES.items():
         layers.append(
-            alt.Chart(_data(here))
-            .mark_text(dx=dx, dy=dy, align=align, fontSize=12)
-            .encode(x, y, text="label:N", color=colour)
+            alt.Chart(_data([r for r in marks if r["side"] == side]))
+            .mark_text(dx=dx, dy=dy, align="left" if dx > 0 else "right", fontSize=12)
+            .encode(x, y, text="concurrency:N", color=colour)
         )
+    once = list({(r["arm"], r["concurrency"]): r for r in invalid}.values())
     layers.append(
-        alt.Chart(_data(_first_trials(invalid)))
-        .mark_text(dx=9, align="left", fontSize=12, color=GREY)
-        .encode(x, y, text="label:N")
+        alt.Chart(_data(once)).mark_text(dx=9, align="left", fontSize=12, color=GREY).encode(x, y, text="concurrency:N")
     )
     subtitle = "Numbers are concurrent users. Up and to the right is better."
-    if any(r["system_low"] is not None or r["user_low"] is not None for r in valid):
+    if _with(marks, "system_tps_low") or _with(marks, "tps_per_user_low"):
         subtitle += " Bars: 95 % intervals."
+    if trials:
+        subtitle += " Small dots: single trials."
     if invalid:
         subtitle += " Grey crosses: invalid points."
     return _dress(layers, title(summary), subtitle, width, height)
@@ -111,38 +98,32 @@ def pareto(summary: Summary, width: int = 820, height: int = 460) -> alt.LayerCh
 
 def against_concurrency(summary: Summary, metric: str, width: int = 380, height: int = 280) -> alt.LayerChart | None:
     """One metric ('system_tps', 'tps_per_user' or 'ttft_ms_p90') against concurrency, the crossover marked."""
-    heading, axis_title, path = {
-        "system_tps": ("Total throughput", "Output tokens/s", ("system_tps",)),
-        "tps_per_user": ("Speed per user", "Tokens/s/user", ("tps_per_user",)),
-        "ttft_ms_p90": ("Time to first token, p90", "Milliseconds", ("ttft_ms", "p90")),
+    heading, axis_title = {
+        "system_tps": ("Total throughput", "Output tokens/s"),
+        "tps_per_user": ("Speed per user", "Tokens/s/user"),
+        "ttft_ms_p90": ("Time to first token, p90", "Milliseconds"),
     }[metric]
-    points = [p for p in summary["points"] if is_measured(p) and (num(p, *path) or 0) > 0]
-    if not points:
+    marks, trials, invalid = (_with(rows, metric) for rows in _rows(summary, _arms(summary)))
+    everything = [*marks, *trials, *invalid]
+    if not everything:
         return None
-    arms = _arms(summary)
-    rows = [_row(p, arms) | {"y": num(p, *path)} for p in points]
-    for row, point in zip(rows, points, strict=True):
-        row["low"], row["high"] = interval(point, metric) or (None, None)
-    levels = sorted({p["concurrency"] for p in points})
+    levels = sorted({r["concurrency"] for r in everything})
     x = alt.X(
         "concurrency:Q",
         title="Concurrent users",
         scale=alt.Scale(type="log", base=2, domain=[levels[0] / 1.15, levels[-1] * 1.15], nice=False),
         axis=alt.Axis(values=_spread_ticks(levels), grid=False, format="d", labelOverlap=True),
     )
-    scale = _scale([r["y"] for r in rows])
-    y = alt.Y("y:Q", title=axis_title, scale=scale, axis=_axis(scale, 5))
+    scale = _scale([r[metric] for r in everything])
+    y = alt.Y(f"{metric}:Q", title=axis_title, scale=scale, axis=_axis(scale, 5))
     colour = _colour(summary)
-    valid, invalid = [r for r in rows if r["valid"]], [r for r in rows if not r["valid"]]
-    means = _median_by_level(valid)
     layers: list[alt.Chart | None] = [
-        alt.Chart(_data(means)).mark_line(strokeWidth=2, opacity=0.75).encode(x, y, color=colour),
-        alt.Chart(_data([r for r in valid if r["low"] is not None]))
+        alt.Chart(_data(marks)).mark_line(strokeWidth=2, opacity=0.75).encode(x, y, color=colour),
+        alt.Chart(_data(_with(marks, f"{metric}_low", f"{metric}_high")))
         .mark_rule(strokeWidth=1.5, opacity=0.6)
-        .encode(x, alt.Y("low:Q", title=axis_title), y2="high:Q", color=colour),
-        alt.Chart(_data(valid))
-        .mark_point(filled=True, size=60, opacity=1, stroke="white", strokeWidth=1)
-        .encode(x, y, color=colour, shape=_shape(summary), tooltip=_tooltip()),
+        .encode(x, alt.Y(f"{metric}_low:Q", title=axis_title), y2=f"{metric}_high:Q", color=colour),
+        _trial_dots(trials, x, y, colour),
+        _points(marks, x, y, summary, 60),
         _cross(invalid, x, y),
         *_crossover_marks(summary, metric, x),
     ]
@@ -185,7 +166,7 @@ def timelines(summary: Summary, series: Sequence[Series], width: int = 210, heig
         height,
         "Output tokens/s over time, by concurrency",
         "Dashed: the start of the measured window; before it is warmup. A flat line is a steady point.",
-        independent="y",
+        shared=False,
     )
 
 
@@ -257,7 +238,7 @@ def _facet(
     height: int,
     heading: str,
     subtitle: str,
-    independent: str | None = None,
+    shared: bool = True,
 ) -> alt.FacetChart:
     loads = dict.fromkeys(sorted((r["load"] for r in rows), key=lambda load: (_load_key(load), load)))
     words = {load: f"{load} user{'' if load == '1' else 's'}" if load.isdigit() else load for load in loads}
@@ -268,10 +249,10 @@ def _facet(
         ),
         columns=4,
         data=_data(rows),
-        title=alt.Title(heading, subtitle=subtitle, anchor="start"),
+        title=alt.Title(heading, subtitle=[subtitle], anchor="start"),
     )
-    if independent:
-        chart = chart.resolve_scale(y="independent")
+    if not shared:
+        chart = chart.resolve_scale(x="independent", y="independent")
     return _configured(chart)
 
 
@@ -285,9 +266,9 @@ def _load_key(load: str) -> float:
 def _dress(
     layers: Sequence[alt.Chart | None], heading: str, subtitle: str | None, width: int, height: int
 ) -> alt.LayerChart:
-    words: dict[str, Any] = {"text": heading, "anchor": "start"}
+    words: dict[str, Any] = {"text": wrap(heading, width // 9), "anchor": "start"}
     if subtitle:
-        words |= {"subtitle": subtitle}
+        words |= {"subtitle": wrap(subtitle, width // 6)}
     chart = cast(alt.LayerChart, alt.layer(*[c for c in layers if c is not None]))
     return _configured(chart.properties(width=width, height=height, title=alt.Title(**words)))
 
@@ -391,13 +372,66 @@ def _spread_ticks(levels: list[int], most: int = 9) -> list[int]:
     return kept
 
 
-def _under_another(point: Mapping[str, Any], lines: Mapping[str, Sequence[tuple[float, float]]]) -> bool:
-    return any(
-        px >= point["tps_per_user"] and py > point["system_tps"]
-        for arm, line in lines.items()
-        if arm != point["arm"]
-        for px, py in line
+def _add_sides(
+    marks: Rows,
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    x_scale: alt.Scale,
+    y_scale: alt.Scale,
+    width: int,
+    height: int,
+) -> None:
+    """Give each mark the `side` of its label (None: no room).
+
+    The step line leaves its points to the left and downwards, so up right is free of it, and down left is inside it;
+    a point that another arm's line passes above is labelled inside, so that labels keep apart from both lines. Labels
+    near a curve's ends have the best claim to room: they say from where to where it goes.
+    """
+    anchors = []
+    for r in marks:
+        levels = sorted(m["concurrency"] for m in marks if m["arm"] == r["arm"])
+        place_in_curve = levels.index(r["concurrency"])
+        under = any(
+            px >= r["tps_per_user"] and py > r["system_tps"]
+            for arm, line in lines.items()
+            if arm != r["arm"]
+            for px, py in line
+        )
+        at = _share(x_scale, r["tps_per_user"]) * width, (1 - _share(y_scale, r["system_tps"])) * height
+        anchors.append(
+            Anchor(
+                *at,
+                str(r["concurrency"]),
+                "in" if under else "out",
+                min(place_in_curve, len(levels) - 1 - place_in_curve),
+            )
+        )
+    for r, side in zip(marks, place(anchors), strict=True):
+        r["side"] = side
+
+
+def _share(scale: alt.Scale, value: float) -> float:
+    low, high = scale["domain"]
+    return math.log(value / low) / math.log(high / low) if scale["type"] == "log" else (value - low) / (high - low)
+
+
+def _with(rows: Rows, *columns: str) -> Rows:
+    """The rows that have a positive number in each column, which is what a chart can place."""
+    return [r for r in rows if all(r[c] is not None and r[c] > 0 for c in columns)]
+
+
+def _points(rows: Rows, x: alt.X, y: alt.Y, summary: Summary, size: int) -> alt.Chart:
+    mark = alt.Chart(_data(rows)).mark_point(filled=True, size=size, opacity=1, stroke="white", strokeWidth=1)
+    points: alt.Chart = mark.encode(x, y, color=_colour(summary), shape=_shape(summary), tooltip=_tooltip())
+    return points
+
+
+def _trial_dots(rows: Rows, x: alt.X, y: alt.Y, colour: alt.Color) -> alt.Chart | None:
+    if not rows:
+        return None
+    dots: alt.Chart = (
+        alt.Chart(_data(rows)).mark_circle(size=14, opacity=0.45).encode(x, y, color=colour, tooltip=_tooltip())
     )
+    return dots
 
 
 def _cross(rows: Rows, x: alt.X, y: alt.Y) -> alt.Chart | None:
@@ -428,24 +462,6 @@ def _crossover_marks(summary: Summary, metric: str, x: alt.X) -> list[alt.Chart]
     ]
 
 
-def _first_trials(rows: Rows) -> Rows:
-    """One row an (arm, concurrency), so that trials of one load are labelled once."""
-    return list({(r["arm"], r["concurrency"]): r for r in reversed(rows)}.values())
-
-
-def _median_by_level(rows: Rows) -> Rows:
-    groups: dict[tuple[str, int], list[float]] = {}
-    for r in rows:
-        groups.setdefault((r["arm"], r["concurrency"]), []).append(r["y"])
-    out: Rows = []
-    for (arm, level), values in groups.items():
-        values.sort()
-        middle = len(values) // 2
-        y = values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
-        out.append({"arm": arm, "concurrency": level, "y": y})
-    return out
-
-
 def _rebinned(bins: list[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
     """At most TIMELINE_BINS bins: neighbours averaged, weighted by their width."""
     bins = sorted(b for b in bins if all(math.isfinite(v) for v in b))
@@ -459,20 +475,39 @@ def _rebinned(bins: list[tuple[float, float, float]]) -> list[tuple[float, float
     return out
 
 
+def _rows(summary: Summary, arms: Mapping[str, str]) -> tuple[Rows, Rows, Rows]:
+    """(one row for each arm and load with its trials combined, the single trials where there are several, invalid
+    points)."""
+    points = [p for p in summary["points"] if is_measured(p)]
+    valid = [p for p in points if is_valid(p)]
+    marks, trials = [], []
+    for arm, by_level in combine(valid).items():
+        for level, combined in by_level.items():
+            mine = [p for p in valid if p["arm"] == arm and p["concurrency"] == level]
+            middle = sorted(mine, key=lambda p: num(p, "system_tps") or 0)[(len(mine) - 1) // 2]
+            row = _row(middle, arms)
+            for metric in CHARTED:
+                estimate = combined.estimates.get(metric)
+                row[metric] = estimate.value if estimate else None
+                row[f"{metric}_low"] = estimate.low if estimate else None
+                row[f"{metric}_high"] = estimate.high if estimate else None
+            row |= {"t_total": number(row["system_tps"]), "t_user": number(row["tps_per_user"])}
+            if len(mine) > 1:
+                row["trial"] = f"median of {len(mine)}"
+                trials += [_row(p, arms) for p in mine]
+            marks.append(row)
+    order = list(arms.values())
+    marks.sort(key=lambda r: (order.index(r["arm"]), r["concurrency"]))
+    return marks, trials, [_row(p, arms) for p in points if not is_valid(p)]
+
+
 def _row(point: Mapping[str, Any], arms: Mapping[str, str]) -> dict[str, Any]:
-    system, user = interval(point, "system_tps"), interval(point, "tps_per_user")
     counts = point.get("counts") or {}
     return {
         "arm": arms[point["arm"]],
         "concurrency": point["concurrency"],
-        "trial": point.get("trial") or 1,
-        "valid": is_valid(point),
-        "tps_per_user": num(point, "tps_per_user"),
-        "system_tps": num(point, "system_tps"),
-        "system_low": system[0] if system else None,
-        "system_high": system[1] if system else None,
-        "user_low": user[0] if user else None,
-        "user_high": user[1] if user else None,
+        "trial": str(point.get("trial") or 1),
+        **{metric: num(point, *METRICS[metric][0]) for metric in CHARTED},
         "t_total": number(num(point, "system_tps")),
         "t_user": number(num(point, "tps_per_user")),
         "t_ttft": f"{number(num(point, 'ttft_ms', 'p50'))} / {number(num(point, 'ttft_ms', 'p90'))} ms",

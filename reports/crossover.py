@@ -75,8 +75,8 @@ def crossover(base: str, arm: str, metric: str, levels: Sequence[LevelRatio]) ->
         w = clean(winner, 60)
         where = "at every level where they can be told apart" if len(led) < len(levels) else "at every measured level"
         text = (
-            f"{w} gives more {quantity} {where} ({_range(led)} users), at most {_gain(gain)} at {best.concurrency}; "
-            "the curves do not cross."
+            f"{w} gives more {quantity} {where} ({_range(led)} users; the most at {best.concurrency}: {_gain(gain)}), "
+            "so the curves do not cross."
         )
         if len(levels) == 1:
             only = f"at {best.concurrency} users, the only level both were measured at"

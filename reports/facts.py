@@ -17,11 +17,20 @@ def arm_facts(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
             "model": _word(arm["model"]),
             "api": _word(arm["api"]),
             "speculation": flat(arm["speculation"]) or "none declared",
-            "server": flat(arm["server"]) or MISSING,
+            "server": server_text(arm["server"]) or MISSING,
             "end": clean(summary["ends"][name]["text"]) if name in summary["ends"] else MISSING,
         }
         for name, arm in summary["arms"].items()
     ]
+
+
+def server_text(server: Mapping[str, Any] | None) -> str:
+    """What the probe found, 'name; what: seen; …', then anything it noted besides."""
+    known = dict(server or {})
+    name, findings = known.pop("name", None), known.pop("findings", None) or []
+    seen = [f"{clean(f.get('what'), 80)}: {clean(f.get('seen'), 200)}" for f in findings if isinstance(f, Mapping)]
+    rest = flat({key: value for key, value in known.items() if value not in ([], {}, None)})
+    return "; ".join(part for part in (clean(name, 120) if name else "", *seen, rest) if part)
 
 
 def run_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -75,5 +84,5 @@ def _pairs(value: Any, name: str) -> list[str]:
     elif isinstance(value, bool):
         text = "yes" if value else "no"
     else:
-        text = f"{value:g}" if isinstance(value, float) else str(value)
+        text = f"{value:.4g}" if isinstance(value, float) else str(value)
     return [f"{name.replace('_', ' ')} {text}".strip()]

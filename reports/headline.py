@@ -3,7 +3,7 @@ terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.formats import clean, listing, number, plural
@@ -21,8 +21,14 @@ def headline(summary: Summary) -> list[str]:
     sentences = []
     if comparison:
         for pair in comparison["pairs"]:
-            sentences.append(pair["crossover"]["system_tps"]["text"])
-    return [*sentences, _extremes(summary)]
+            total, speed = (pair["crossover"][metric] for metric in ("system_tps", "tps_per_user"))
+            sentences.append(total["text"])
+            # The curves of speed per user mostly tell the same; where they do not, that is a finding too.
+            if (total["kind"], total["between"]) != (speed["kind"], speed["between"]):
+                sentences.append(speed["text"])
+            if total["caveat"]:
+                sentences.append(total["caveat"])
+    return [*dict.fromkeys(sentences), _extremes(summary)]
 
 
 def title(summary: Summary) -> str:
@@ -31,17 +37,29 @@ def title(summary: Summary) -> str:
         return "No valid point was measured"
     comparison = summary["comparison"]
     if not comparison:
-        return _extremes(summary).rstrip(".")
+        return "Total throughput against speed per user"
     shorts = [pair["crossover"]["system_tps"]["short"] for pair in comparison["pairs"]]
     if len(shorts) == 1:
         return str(shorts[0])
-    bands = comparison["best"]["by_concurrency"]["system_tps"]
+    return _bands(comparison["best"]["by_concurrency"]["system_tps"])
+
+
+def _bands(bands: Sequence[Mapping[str, Any]]) -> str:
+    """Who gives the most, load by load, for more than two arms."""
+    merged: list[dict[str, Any]] = []
+    for band in bands:
+        if merged and merged[-1]["best"] == band["best"]:
+            merged[-1]["to"] = band["to"]
+        else:
+            merged.append({"best": band["best"], "from": band["from"], "to": band["to"]})
+    if not merged:
+        return "The arms share no level"
     words = [
-        f"{clean(b['best'], 30) if b['best'] else ' or '.join(clean(a, 30) for a in b['among'])} at "
+        f"{clean(b['best'], 40) if b['best'] else 'no clear lead'} at "
         + (f"{b['from']}" if b["from"] == b["to"] else f"{b['from']} to {b['to']}")
-        for b in bands[:4]
+        for b in merged
     ]
-    return f"Most throughput: {', '.join(words)} users" if words else "The arms share no level"
+    return f"Most throughput: {', '.join(words)} users" if len(words) <= 4 else "The lead changes with the load"
 
 
 def verdict_line(summary: Summary) -> str:

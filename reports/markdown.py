@@ -9,7 +9,7 @@ from typing import Any
 from reports.facts import arm_facts, run_facts
 from reports.formats import clean, number
 from reports.headline import grouped_verdicts, headline, places, title, verdict_line
-from reports.rows import FORMULAS, RATIO_HEADINGS, TEXT_COLUMNS, point_rows, ratio_cell
+from reports.rows import FORMULAS, RATIO_HEADINGS, SAME, TEXT_COLUMNS, point_rows, ratio_cell
 
 
 def render(summary: Mapping[str, Any], picture: str | None = "frontier.png") -> str:
@@ -79,14 +79,19 @@ def _comparison(comparison: Mapping[str, Any]) -> list[str]:
                 [str(level["concurrency"]), *(ratio_cell(level["ratios"][m]) for m in RATIO_HEADINGS)]
                 for level in pair["levels"]
             )
-            parts.append("Change at each concurrency (for TTFT, lower is better; in brackets a conservative interval):")
+            parts.append(
+                "Change at each concurrency (for TTFT, lower is better; in brackets a conservative interval; "
+                f"{SAME} cannot be told apart):"
+            )
             parts.append(_table(["Users", *RATIO_HEADINGS.values()], rows, [True] * 5))
         if pair["equal_speed"]:
             rows = (
                 [f"{r['tps_per_user']:g}", number(r["base_system_tps"]), number(r["arm_system_tps"]), ratio_cell(r)]
                 for r in pair["equal_speed"]
             )
-            parts.append("At equal speed per user (interpolated between frontier points):")
+            parts.append(
+                f"At equal speed per user (interpolated between frontier points; {SAME} cannot be told apart):"
+            )
             parts.append(
                 _table(["Tokens/s/user", f"{base} (tokens/s)", f"{arm} (tokens/s)", "Change"], rows, [True] * 4)
             )

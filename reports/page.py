@@ -137,8 +137,8 @@ def _figure(name: str, heading: str, words: str, chart: Any) -> Figure:
     spec = chart.to_dict()
     # On the page the title is a heading, which wraps on a narrow screen and is read aloud; the chart need not repeat
     # it.
-    own = spec.pop("title", None)
-    note = own.get("subtitle", "") if isinstance(own, dict) else ""
+    own = spec.pop("title")
+    note = " ".join(own.get("subtitle", []))
     spec.pop("$schema", None)
     picture = base64.b64encode(pictures.svg(spec).encode()).decode()
     return Figure(

@@ -87,6 +87,9 @@ def load_order(point: Point) -> float:
 
 def usd_per_million_output(point: Point) -> float | None:
     """All that the point cost (prompts, warmup and filler included) per million output tokens it received."""
+    stored = num(point, "usd_per_million_output_tokens")
+    if stored is not None:
+        return stored
     cost, tokens = num(point, "spent", "usd"), num(point, "spent", "output_tokens")
     return cost / tokens * 1e6 if cost is not None and tokens else None
 

@@ -25,6 +25,7 @@ HEADINGS = {
     "usd": "USD / million output tokens",
     "verdict": "Verdict",
 }
+SAME = "≈"  # cannot be told apart
 TEXT_COLUMNS = ("arm", "verdict")
 
 
@@ -61,7 +62,7 @@ def _row(point: Mapping[str, Any]) -> dict[str, str]:
         "requests": " / ".join(integer(num(point, "counts", c) or 0) for c in ("completed", "failed")),
         "acceptance": number(num(point, "speculation", "acceptance_length")),
         "usd": usd(usd_per_million_output(point)),
-        "verdict": f"{state}: {codes}" if codes else state,
+        "verdict": codes if codes and state == "valid" else f"{state}: {codes}" if codes else state,
         "state": state if state == "invalid" or not codes else "warn",
     }
 
@@ -72,15 +73,14 @@ def _pair(point: Mapping[str, Any], metric: str) -> str:
 
 
 def ratio_cell(ratio: Mapping[str, Any] | None) -> str:
-    """'+23 % (+15 to +31 %)', with what cannot be told apart said in words."""
+    """'+23 % (+15 to +31)'; a sign marks what cannot be told apart."""
     if ratio is None:
         return MISSING
     text = percent_change(ratio["ratio"])
     if ratio["interval"]:
-        text += f" ({percent_change(ratio['interval']['low'])} to {percent_change(ratio['interval']['high'])})"
-    if ratio["apart"] is False:
-        text += ", cannot tell apart"
-    return text
+        low, high = (percent_change(ratio["interval"][end]).removesuffix(" %") for end in ("low", "high"))
+        text += f" ({low} to {high})"
+    return f"{text} {SAME}" if ratio["apart"] is False else text
 
 
 RATIO_HEADINGS = {

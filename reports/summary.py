@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,18 @@ from reports.points import get, is_measured, is_valid, load_order, num, verdicts
 from sweeps.frontier import frontier
 
 SCHEMA_VERSION = 1
+JOURNAL_HEAD = b'{"schema_version"'  # how every line of a journal begins
+
+# What everything after reading relies on; a point that breaks it would fail far from its cause.
+SHAPE: dict[str, Callable[[Any], bool]] = {
+    "arm": lambda v: isinstance(v, str),
+    "concurrency": lambda v: v is None or (isinstance(v, int) and v > 0),
+    "trial": lambda v: v is None or isinstance(v, int),
+    "verdicts": lambda v: isinstance(v, list) and all(isinstance(x, dict) and "severity" in x for x in v),
+    "intervals": lambda v: isinstance(v, dict) and all(isinstance(x, dict) for x in v.values()),
+    "system_tps": lambda v: v is None or isinstance(v, int | float),
+    "tps_per_user": lambda v: v is None or isinstance(v, int | float),
+}
 
 
 class ReportError(Exception):
@@ -41,7 +53,7 @@ def assemble(
             "model": arm.get("model"),
             "api": arm.get("api"),
             "speculation": arm.get("speculation"),
-            "server": arm.get("probe"),
+            "server": {"name": arm.get("server"), **(arm.get("probe") or {})},
         }
         for name, arm in manifest["arms"].items()
     }
@@ -50,7 +62,7 @@ def assemble(
     order = list(arms)
     points = sorted(points, key=lambda p: (order.index(p["arm"]), load_order(p), p.get("trial") or 1))
     skipped = skipped_points(journal, points)
-    found = frontier(points)
+    found = frontier([p for p in points if is_measured(p)])
     load = manifest.get("load") or {}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -169,7 +181,7 @@ def merge(summaries: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
         skipped += [s | {"arm": names.get(s["arm"], s["arm"])} for s in summary["skipped"]]
         ends |= {names[arm]: end for arm, end in summary["ends"].items()}
     first = summaries[0][1]
-    found = frontier(points)
+    found = frontier([p for p in points if is_measured(p)])
     return first | {
         "name": " and ".join(run for run, _ in summaries),
         "arms": arms,
@@ -218,14 +230,16 @@ def read_points(run: Path) -> list[tuple[Path, dict[str, Any]]]:
     found = []
     for path in sorted(run.glob("points/*/*/point.json")):
         point = _object(path)
-        if not isinstance(point.get("arm"), str) or "concurrency" not in point:
-            raise ReportError(f"{path} is corrupt: it lacks its arm or its concurrency.")
+        wrong = [key for key, is_right in SHAPE.items() if not is_right(point.get(key))]
+        if wrong or "concurrency" not in point:
+            raise ReportError(f"{path} is corrupt: {(wrong or ['concurrency'])[0]} is missing or of the wrong kind.")
         found.append((path.parent, point))
     return found
 
 
 def read_journal(run: Path) -> list[dict[str, Any]]:
-    """The journal's lines; a cut last line (the run was killed while writing it) is dropped."""
+    """The journal's lines; a cut one (the run was killed while writing it; a resume goes on below it) is passed
+    over."""
     path = run / "journal.jsonl"
     if not path.is_file():
         return []
@@ -237,8 +251,8 @@ def read_journal(run: Path) -> list[dict[str, Any]]:
         try:
             entry = json.loads(line)
         except ValueError:
-            if number == len(lines):
-                break
+            if line.startswith(JOURNAL_HEAD) or JOURNAL_HEAD.startswith(line):
+                continue
             raise ReportError(f"{path} is corrupt: line {number} is not JSON.") from None
         if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
             raise ReportError(f"{path} is corrupt: line {number} is not an event.")

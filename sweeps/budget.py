@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -54,6 +55,11 @@ class Budget:
         if limits.usd is not None and self.usd >= limits.usd:
             return f"the limit of {limits.usd:.2f} USD is used up"
         return None
+
+    def seconds_left(self) -> float:
+        """Until the limit of minutes; infinite without one."""
+        limit = self.limits.minutes
+        return math.inf if limit is None else max(0.0, 60 * limit - (self.now() - self.began))
 
     def cannot_afford(self, point: PlannedPoint) -> str | None:
         """One sentence when the point's estimate does not fit into what is left of tokens or money, else None."""

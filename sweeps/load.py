@@ -131,6 +131,8 @@ class ClosedLoop:
         self._gates[0].set()
         self._after(self.plan.deadline_s, self._deadline)
         self._tasks = [asyncio.create_task(self._slot(i)) for i in range(c)]
+        for task in self._tasks:
+            task.add_done_callback(self._slot_done)
         try:
             await self._over.wait()
         finally:
@@ -163,7 +165,11 @@ class ClosedLoop:
             if phase is None:
                 return
             if why := self._limits():
-                self.stop(why)
+                if self.window.t1_ns is None:
+                    self.stop(why)
+                elif not self._alone:  # the window is whole: let what counts run on, and send no more beside it
+                    self._alone = True
+                    self._notes.append(f"{why}: no more filler was sent")
                 return
             planned = self._feed.next(phase)
             exchange = Exchange()
@@ -182,6 +188,10 @@ class ClosedLoop:
                 pause = min(_LAST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * pause))
                 await asyncio.sleep(pause)
                 due = self._clock.now_ns()
+
+    def _slot_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            self.stop(f"internal error: {fault!r}")  # `run` raises it
 
     def _issue(self, sent: Sent) -> None:
         now = self._clock.now_ns()
@@ -232,8 +242,10 @@ class ClosedLoop:
             self._warm_ended += 1
         if self.window.t0_ns is None:
             self._maybe_open(ended, sent.slot)
-        elif self._closed_ns is not None and self.window.t1_ns is None:
-            if sent.slot == self.window.slot and ended >= self._closed_ns:
+        elif self.window.t1_ns is None:
+            if self._closed_ns is None and self._enough(ended):
+                self._close(ended)  # the timer is about to say the same
+            if self._closed_ns is not None and sent.slot == self.window.slot and ended >= self._closed_ns:
                 self._shut(ended, "the slot that set t0 finished a request")
             else:
                 self._bound_t1()
@@ -293,7 +305,8 @@ class ClosedLoop:
             self._after(self.plan.seconds, self._time_is_up)
 
     def _time_is_up(self) -> None:
-        now = self._clock.now_ns()
+        assert self.window.t0_ns is not None and self.plan.seconds is not None
+        now = max(self._clock.now_ns(), self.window.t0_ns + int(self.plan.seconds * 1e9))  # timers may be early
         if self._closed_ns is None and self._enough(now):
             self._close(now)
 
@@ -316,27 +329,36 @@ class ClosedLoop:
     def _shut(self, now: int, reason: str) -> None:
         self.window.t1_ns, self.window.t1_reason = now, reason
         self.phase = FILLER
-        if self.plan.requests is None:
-            # Issued at the very instant of t1, which is outside [t0, t1).
-            for sent in self._current.values():
-                if sent.counted and sent.exchange.issued_ns >= now:
-                    sent.counted, sent.phase = False, FILLER
-                    self.counted -= 1
-        if not self.plan.exact:
-            self._after(_FILL_PATIENCE * self._median() / 1e9, self._fill_is_up)
+        if self.plan.seconds is not None:
+            # Issued at t1 or since, before it was known: outside [t0, t1).
+            for sent in reversed(self.sent):
+                if sent.exchange.issued_ns < now or self.counted <= (self.plan.requests or 0):
+                    break
+                self._uncount(sent)
+        self._after(_FILL_PATIENCE * self._median() / 1e9, self._fill_is_up)
+
+    def _uncount(self, sent: Sent) -> None:
+        sent.counted, sent.phase = False, FILLER
+        self.counted -= 1
+        if self._current.get(sent.slot) is sent:
+            sent.needed = False
+            self._needed -= 1
+        else:
+            self.counted_ended -= 1
 
     def _fill_is_up(self) -> None:
-        """Counted requests still run on: from here on they run alone."""
+        """From here on only counted requests run on, alone; what else is under way is cancelled."""
         if self._over.is_set():
             return
         self._alone = True
-        self._notes.append(
-            f"{self._needed} requests ran on for more than {_FILL_PATIENCE} median request lengths after t1, "
-            "from then on without load beside them"
-        )
-        for slot, sent in list(self._current.items()):
-            if not sent.needed:
-                self._tasks[slot].cancel()
+        since = f"for more than {_FILL_PATIENCE} median request lengths after t1"
+        if (left := self.counted - self.counted_ended) and not self.plan.exact:
+            self._notes.append(f"{left} counted requests ran on {since}, from then on without load beside them")
+        others = {slot: sent for slot, sent in self._current.items() if not sent.counted}
+        if lost := sum(sent.needed for sent in others.values()):
+            self._notes.append(f"{lost} uncounted requests from before t1 ran on {since} and were given up")
+        for slot in others:
+            self._tasks[slot].cancel()
 
     def _maybe_over(self) -> None:
         if self.window.t1_ns is not None and self._needed <= 0:

@@ -84,13 +84,12 @@ def tokens_per_fragment(r: Requests) -> Floats:
     """
     counts = np.diff(r.starts)
     output = np.maximum(r.ints("output_tokens"), 0).astype(float)
-    told = r.chunk_tokens >= 0
     owner = r.owner()
-    known = np.bincount(owner, np.where(told, r.chunk_tokens, 0), minlength=len(r))
+    known = np.bincount(owner, np.maximum(r.chunk_tokens, 0), minlength=len(r))
     share = np.where(counts > 0, output / np.maximum(counts, 1), 0.0)
     # Tokens beyond those told (an end-of-text token, say) ride on all fragments in proportion.
-    scale = np.where(known > 0, output / np.maximum(known, 1), 1.0)
-    spread: Floats = np.where(told, r.chunk_tokens * scale[owner], share[owner])
+    scale = output / np.maximum(known, 1)
+    spread: Floats = np.where(known[owner] > 0, r.chunk_tokens * scale[owner], share[owner])
     return spread
 
 

@@ -122,7 +122,7 @@ def point_json(r: Requests, facts: PointFacts) -> dict[str, Any]:
 def _latency_mask(r: Requests, plan: LoadPlan) -> Mask:
     """Counted requests whose latencies count. Without filler the load thins out over the last C of N requests, which
     flatters them, so only the first N - C do (none where N <= C)."""
-    if not plan.exact or plan.seconds is not None:
+    if not plan.exact:
         return r.counted
     counted = r.counted.nonzero()[0]
     keep = r.counted & False

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from endpoints.http import ReusePolicy
 from endpoints.target import Target
@@ -112,12 +112,12 @@ class SweepRun:
         self._store.clear(arm.slug, key)
         self._store.note("point_started", key)
         self._listen(PointStarted(key, number, total))
-        transport = target.transport(lane.policy)
+        transport, left = target.transport(lane.policy), self._budget.seconds_left()
         measurement = Measurement(
             self._sweep,
             arm,
             target.shape,
-            planned,
+            replace(planned, load=replace(planned.load, deadline_s=min(planned.load.deadline_s, left))),
             self._prompts,
             transport,
             RealClock(),

@@ -83,12 +83,17 @@ def _errors(c: Context) -> Verdict | None:
 
 
 def _too_few(c: Context) -> Verdict | None:
-    n = int(c.good.sum())
+    n = min(int(c.good.sum()), c.metrics["tpot_ms"]["n"])  # without a pace there is no speed per user to speak of
     if n >= 36:
         return None
     severity, threshold = (INVALID, 10) if n < 10 else (WARN, 36)
-    remedy = "raise --requests or --seconds"
-    return Verdict("too_few", severity, f"{n} counted successes", f"{threshold}, for a p90 with an interval", remedy)
+    return Verdict(
+        "too_few",
+        severity,
+        f"{n} counted successes with a tpot",
+        f"{threshold}, for a p90" + ("" if n < 10 else " with an interval"),
+        "raise --requests or --seconds (and --max-tokens above 1)",
+    )
 
 
 def _client_bound(c: Context) -> Verdict | None:
@@ -115,6 +120,15 @@ def _buffered(c: Context) -> Verdict | None:
     A proxy that releases B bursts delays the first fragment by up to one burst's period, so it can shorten
     (last - first), and with it tpot, by up to 1 / (B - 1) of itself.
     """
+    r = c.requests
+    if (whole := _share((r.ints("chunks") == 1) & (r.ints("streamed_tokens") > 1), c.good)) > 0.05:
+        return Verdict(
+            "buffered",
+            INVALID,
+            f"{whole:.0%} of the replies came in one piece, so they have no tpot",
+            "5 % of the replies",
+            "let the server stream (and turn buffering off on the way)",
+        )
     per_burst, bursts = _bursts(c)
     if per_burst is None or per_burst < 1.5:
         return None
@@ -133,6 +147,10 @@ def _buffered(c: Context) -> Verdict | None:
         if held_back
         else "declare the arm's speculation in a sweep file, or look for a proxy that buffers",
     )
+
+
+def _share(mask: Mask, of: Mask) -> float:
+    return float(mask[of].mean()) if of.any() else 0.0
 
 
 def _bursts(c: Context) -> tuple[float | None, float]:

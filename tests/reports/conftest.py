@@ -198,7 +198,7 @@ def make_manifest(**changes: Any) -> dict[str, Any]:
         "model": "demo-8b",
         "api": "chat",
         "speculation": None,
-        "probe": {"usage": True},
+        "probe": {"findings": [{"what": "usage in the stream", "seen": "stated", "effect": "counted"}]},
     }
     speculation = {"method": "eagle3", "drafter": "org/drafter", "draft_tokens": 3}
     return {

@@ -14,6 +14,7 @@ import pytest
 from reports import charts, markdown, page, pictures, tables
 from reports.build import build, build_many, read_series, write
 from reports.summary import ReportError, assemble
+from reports.terminal import plain
 
 HOSTILE = "</script><img src=http://evil.example/x onerror=alert(1)><b>\x1b[31m\u202e'\"&|`[a](http://evil.example)"
 FILES = ("summary.json", "points.csv", "report.md", "report.html", "frontier.png", "frontier.svg")
@@ -219,6 +220,16 @@ def test_null_points_beside_good_ones(make, tmp_path):
     (pair,) = summary["comparison"]["pairs"]
     assert pair["levels"][0]["ratios"]["tps_per_user"] is None
     assert pair["levels"][0]["ratios"]["system_tps"]["ratio"] > 1
+
+
+def test_points_of_an_open_loop_are_listed_but_not_on_the_curve(make, tmp_path):
+    load = {"pattern": "poisson", "concurrency": None, "rate": 12.5}
+    summary = assemble(
+        make.manifest(), [*make.points(levels=(1, 4)), make.point("off", 1, load=load) | {"concurrency": None}], []
+    )
+    assert len(summary["frontier"]["arms"]["off"]) == 2
+    assert "12.5/s" in Page(page.render(summary, [])).text
+    assert "12.5/s" in plain(summary, tmp_path / "report.html")
 
 
 def test_one_arm_and_three_arms(make):

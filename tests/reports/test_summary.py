@@ -40,6 +40,8 @@ def test_killed_run_is_read(make, tmp_path):
     run = make.run(tmp_path / "run", make.points(levels=(1, 2)), series=False, journal=[make.event("run_started")])
     with (run / "journal.jsonl").open("a") as journal:
         journal.write('{"schema_version": 1, "event": "point_sta')
+        journal.write("\n" + json.dumps(make.event("decision", text="resumed")))
+        journal.write('\n{"sche')
     (run / "points" / "off" / "c00004-t1").mkdir()
     summary = summarise(run)
     assert summary["totals"]["points"] == 4
@@ -56,8 +58,18 @@ def test_killed_run_is_read(make, tmp_path):
         ("points/off/c00001-t1/point.json", b'{"schema_version": 1, "system_tps": NaN}', "not strict JSON"),
         ("points/off/c00001-t1/point.json", b"\xff\xfe", "not strict JSON"),
         ("points/off/c00001-t1/point.json", b"[]", "not a JSON object"),
-        ("points/off/c00001-t1/point.json", b'{"schema_version": 1}', "lacks its arm"),
-        ("journal.jsonl", b'{"event": \n{"event": "run_finished"}\n', "line 1 is not JSON"),
+        ("points/off/c00001-t1/point.json", b'{"schema_version": 1}', "arm is missing"),
+        (
+            "points/off/c00001-t1/point.json",
+            b'{"schema_version": 1, "arm": "off", "verdicts": [], "intervals": {}}',
+            "concurrency is missing",
+        ),
+        (
+            "points/off/c00001-t1/point.json",
+            b'{"schema_version": 1, "arm": "off", "concurrency": 1, "verdicts": null, "intervals": {}}',
+            "verdicts is missing",
+        ),
+        ("journal.jsonl", b'garbage\n{"event": "run_finished"}\n', "line 1 is not JSON"),
         ("journal.jsonl", b'{"text": "x"}\n', "line 1 is not an event"),
     ],
 )
