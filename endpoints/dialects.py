@@ -12,6 +12,8 @@ import orjson
 CHAT = "chat"
 COMPLETIONS = "completions"
 ROUTES = {CHAT: "/chat/completions", COMPLETIONS: "/completions"}
+_BROKEN = ("error", "abort")  # finish reasons that say the reply was cut short by a fault
+_LONG_LINE = 16_384  # an error's text; cut short for show only after secrets are out, which a cut could hide
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class RequestShape:
             doc["stream_options"] = {"include_usage": True}
         doc.update({k: v for k, v in self.sampling.items() if v is not None})
         doc.update(self.extra_body)
-        return orjson.dumps(doc)
+        return orjson.dumps(doc, option=orjson.OPT_NON_STR_KEYS)  # YAML keys may be numbers, as in logit_bias
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ def interpret(doc: Mapping[str, Any], kind: bytes = b"") -> Delta:
     reasoned = False
     finish: str | None = None
     token_ids: int | None = None
+    error = error_of(doc, kind)
     choices = doc.get("choices")
     if isinstance(choices, list):
         for choice in choices:
@@ -103,7 +106,9 @@ def interpret(doc: Mapping[str, Any], kind: bytes = b"") -> Delta:
                 continue
             reason = choice.get("finish_reason")
             if isinstance(reason, str) and reason:
-                finish = reason
+                finish = _str(reason)
+                if reason in _BROKEN:
+                    error = error or error_of(choice) or f"the server ended the reply with finish reason {reason!r}"
             text = choice.get("text")
             if isinstance(text, str):
                 visible += text
@@ -112,8 +117,9 @@ def interpret(doc: Mapping[str, Any], kind: bytes = b"") -> Delta:
                 token_ids = (token_ids or 0) + len(ids)
             delta = choice.get("delta")
             if isinstance(delta, dict):
-                visible += _text(delta.get("content")) + _text(delta.get("refusal"))
-                thought = _text(delta.get("reasoning_content")) or _text(delta.get("reasoning"))
+                content = delta.get("content")
+                visible += _text(content) + _text(delta.get("refusal"))
+                thought = _text(delta.get("reasoning_content")) or _text(delta.get("reasoning")) or _thinking(content)
                 reasoned = reasoned or bool(thought)
                 hidden += thought + _calls(delta)
     return Delta(
@@ -123,7 +129,7 @@ def interpret(doc: Mapping[str, Any], kind: bytes = b"") -> Delta:
         token_ids,
         finish,
         usage_of(doc.get("usage")),
-        error_of(doc, kind),
+        error,
         _str(doc.get("model")),
         _str(doc.get("system_fingerprint")),
         _str(doc.get("id")),
@@ -154,7 +160,9 @@ def error_of(doc: Mapping[str, Any], kind: bytes = b"") -> str | None:
     error = doc.get("error")
     if isinstance(error, dict):
         message = error.get("message") or error.get("type") or error.get("code")
-        return _line(message if message is not None else error)
+        said = _line(message if message is not None else error)
+        param = error.get("param")
+        return f"{said} ({param})" if isinstance(param, str) and param and param not in said else said
     if error:
         return _line(error)
     bare = "choices" not in doc and "message" in doc and ("code" in doc or "type" in doc or "status" in doc)
@@ -165,7 +173,7 @@ def error_of(doc: Mapping[str, Any], kind: bytes = b"") -> str | None:
 
 def _line(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return " ".join(text.split())[:500]
+    return " ".join(text[:_LONG_LINE].encode("utf-8", "replace").decode().split())
 
 
 def _text(value: object) -> str:
@@ -174,6 +182,11 @@ def _text(value: object) -> str:
     if isinstance(value, list):  # content parts
         return "".join(part["text"] for part in value if isinstance(part, dict) and isinstance(part.get("text"), str))
     return ""
+
+
+def _thinking(content: object) -> str:
+    parts = content if isinstance(content, list) else []
+    return "".join(_text(part.get("thinking")) for part in parts if isinstance(part, dict))
 
 
 def _calls(delta: Mapping[str, Any]) -> str:
@@ -196,4 +209,5 @@ def _int(value: object) -> int | None:
 
 
 def _str(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
+    # A lone surrogate is legal in JSON, but cannot be stored.
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) and value else None

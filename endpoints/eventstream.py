@@ -35,10 +35,10 @@ class EventStreamDecoder:
 
     def __init__(self, max_event_bytes: int = 64 * 1024 * 1024) -> None:
         self.max_event_bytes = max_event_bytes
-        self._partial: list[bytes] = []  # pieces of a line that has not ended yet
+        self._partial = bytearray()  # a line that has not ended yet
         self._data: list[bytes] = []  # data lines of the event being built
         self._kind = b""
-        self._held = 0  # bytes in the two lists above
+        self._held = 0  # bytes in the two above
         self._skip_lf = False  # the last byte was a CR that ended a line: a following LF belongs to it
         self._started = False
 
@@ -68,12 +68,10 @@ class EventStreamDecoder:
     def _feed_lines(self, block: bytes) -> list[ServerEvent]:
         if not self._started:
             # The mark may itself be cut: wait until three bytes are there or it cannot be one.
-            block = b"".join([*self._partial, block])
+            block = bytes(self._partial) + block
             self._partial.clear()
-            self._held = 0
             if len(block) < 3 and _BOM.startswith(block):
-                self._partial.append(block)
-                self._held = len(block)
+                self._partial += block
                 return []
             self._started = True
             if block.startswith(_BOM):
@@ -86,13 +84,13 @@ class EventStreamDecoder:
         for line in block.splitlines(keepends=True):  # bytes.splitlines knows LF, CR and CRLF only
             last = line[-1]
             if last != 0x0A and last != 0x0D:
-                self._partial.append(line)
+                self._partial += line
                 self._hold(len(line))
                 break
             body = line.rstrip(b"\r\n")
             if self._partial:
-                self._held -= sum(map(len, self._partial))
-                body = b"".join([*self._partial, body])
+                self._held -= len(self._partial)
+                body = bytes(self._partial) + body
                 self._partial.clear()
             self._line(body, events)
         self._skip_lf = block.endswith(b"\r")

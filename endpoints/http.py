@@ -6,14 +6,17 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 
-from endpoints.dialects import error_of, parse
+from endpoints.dialects import NotAnEvent, error_of, parse
 from endpoints.outcomes import Outcome, of_exception, of_status
 from endpoints.reply import EventTooLarge, Reply
 from endpoints.transport import Call, Exchange, Progress
@@ -21,6 +24,9 @@ from endpoints.transport import Call, Exchange, Progress
 _AFTER_DONE_S = 0.25  # how long a server may take to end the body after [DONE] before the socket is given up
 _SWEEP_S = 0.1
 _ERROR_BODY = 64 * 1024
+_MOST_BODY = 512 * 1024 * 1024  # no reply is this long; an endless one must not fill the memory
+_ERROR_TEXT, _NAME_TEXT = 500, 200  # characters kept of what a server says in errors, and in names
+_HEADERS = {"Content-Type": "application/json", "Accept": "text/event-stream"}
 _DEATHS_BEFORE_FRESH = 2
 
 
@@ -48,27 +54,70 @@ class ReusePolicy:
 
 
 class _StampedHandler(ResponseHandler):
-    """aiohttp's protocol, noting when bytes arrive: before any task is woken, so that no queue of ours counts."""
+    """aiohttp's protocol, noting when bytes arrive: before any task is woken, so that no queue of ours counts.
+
+    `arrived_ns`: when the last bytes came, 0 before the first. `lost`: what tore the connection down, None while it
+    stands and after an orderly close.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, now_ns: Callable[[], int]) -> None:
         super().__init__(loop)
         self._now_ns = now_ns
         self.arrived_ns = 0
+        self.lost: BaseException | None = None
 
     def data_received(self, data: bytes) -> None:
-        self.arrived_ns = self._now_ns()
+        if data:  # without any, aiohttp goes on unpacking what had come before
+            self.arrived_ns = self._now_ns()
         super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.lost = exc
+        super().connection_lost(exc)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """No limit on connections, and each request's watch learns which protocol carries it, also when no reply comes."""
+
+    def __init__(self, now_ns: Callable[[], int], *, force_close: bool) -> None:
+        keep = None if force_close else 300
+        super().__init__(limit=0, limit_per_host=0, force_close=force_close, keepalive_timeout=keep)
+        # aiohttp has no public way to see bytes arrive; without this attribute stamps are taken one task switch later.
+        if hasattr(self, "_factory"):
+            self._factory = functools.partial(_StampedHandler, self._loop, now_ns)  # type: ignore[assignment]
+
+    async def connect(
+        self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
+    ) -> Connection:
+        connection = await super().connect(req, traces, timeout)
+        if isinstance(connection.protocol, _StampedHandler):
+            watch = _watch.get()
+            watch.handler, watch.before_ns = connection.protocol, connection.protocol.arrived_ns
+        return connection
 
 
 @dataclass(slots=True, eq=False)
 class _Watch:
-    """A request under way, for the time-out sweep."""
+    """A request under way: what the time-out sweep goes by, the protocol that carries it and its last arrival before.
+
+    (The last of an earlier reply, that is, which may still be unread when its connection serves again.)
+    """
 
     task: asyncio.Task[Any]
     limit_ns: int
     since_ns: int
-    expired: Outcome | None = None
     outcome: Outcome = Outcome.FIRST_BYTE_TIMEOUT
+    expired: bool = False
+    handler: _StampedHandler | None = None
+    before_ns: int = 0
+
+    @property
+    def heard(self) -> bool:
+        """Whether any byte of the reply has come."""
+        return self.handler is not None and self.handler.arrived_ns > self.before_ns
+
+
+_watch: ContextVar[_Watch] = ContextVar("watch")
 
 
 class HttpTransport:
@@ -93,9 +142,10 @@ class HttpTransport:
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._url = url
-        # Compression would hold a stream back; a compressed body is still read.
-        self._headers = {"Content-Type": "application/json", "Accept": "text/event-stream"} | dict(headers)
-        self._headers["Accept-Encoding"] = "identity"
+        given = {name.lower() for name in headers}
+        self._headers = {name: value for name, value in _HEADERS.items() if name.lower() not in given}
+        self._headers |= {name: value for name, value in headers.items() if name.lower() != "accept-encoding"}
+        self._headers["Accept-Encoding"] = "identity"  # compression holds a stream back; it is still read
         self._timeouts = timeouts or Timeouts()
         self._policy = policy or ReusePolicy()
         self._verify_tls = verify_tls
@@ -123,11 +173,12 @@ class HttpTransport:
         """One try. True when it died on a reused connection before any reply byte (and is worth one more)."""
         task = asyncio.current_task()
         assert task is not None
+        cancelling = task.cancelling()
         watch = _Watch(task, int(self._timeouts.first_byte * 1e9), self._now())
+        _watch.set(watch)
         exchange.attempts += 1
         exchange.reused = False
         reply = Reply(keep_text=self._keep_text)
-        handler: _StampedHandler | None = None
         self._watches.add(watch)
         try:
             async with self._session(fresh).post(
@@ -138,41 +189,46 @@ class HttpTransport:
                 ssl=self._verify_tls,
                 trace_request_ctx=exchange,
             ) as response:
-                handler = _handler_of(response)
-                exchange.headers_ns = handler.arrived_ns if handler else self._now()
+                exchange.headers_ns = self._arrival(watch)
                 exchange.status = response.status
                 if 200 <= response.status < 300:
-                    await self._read(response, handler, reply, exchange, watch, on_progress)
+                    await self._read(response, reply, exchange, watch, on_progress)
                     if exchange.outcome is None:
                         exchange.outcome, exchange.error = reply.verdict()
                 else:
                     await self._refusal(response, exchange)
         except asyncio.CancelledError:
-            if watch.expired is None:
+            # Ours, unless someone else wants the task to end as well.
+            if not watch.expired or task.uncancel() > cancelling:
                 raise
-            task.uncancel()
-            exchange.outcome = watch.expired
-            exchange.error = f"no byte for {watch.limit_ns / 1e9:g} s"
+            if exchange.outcome is None:
+                exchange.outcome, exchange.error = watch.outcome, f"no byte for {watch.limit_ns / 1e9:g} s"
         except EventTooLarge as exc:
             exchange.outcome, exchange.error = Outcome.BAD_STREAM, str(exc)
         except (aiohttp.ClientError, OSError, ValueError) as exc:
-            began = exchange.status is not None
-            exchange.outcome = of_exception(exc, reply_began=began)
-            exchange.error = " ".join(f"{type(exc).__name__}: {exc}".split())[:300]
-            if exchange.reused and not began and exchange.outcome is Outcome.RESET and exchange.attempts == 1:
-                return True
+            if exchange.outcome is None:
+                return self._failed(exc, exchange, watch)
         finally:
             self._watches.discard(watch)
             exchange.ended_ns = self._now()
             _copy(reply, exchange)
-            if self._scrub is not None:
-                _clean(exchange, self._scrub)
+            _clean(exchange, self._scrub)
         return False
+
+    def _failed(self, exc: Exception, exchange: Exchange, watch: _Watch) -> bool:
+        """Class what the HTTP library raised; True when the request is worth sending again."""
+        began = exchange.status is not None or watch.heard
+        torn = watch.handler.lost if watch.handler is not None and isinstance(exc, aiohttp.ClientPayloadError) else None
+        exchange.outcome = of_exception(torn or exc, reply_began=began)
+        exchange.error = " ".join(f"{type(exc).__name__}: {exc}".split())
+        return exchange.reused and not began and exchange.outcome is Outcome.RESET and exchange.attempts == 1
+
+    def _arrival(self, watch: _Watch) -> int:
+        return watch.handler.arrived_ns if watch.handler is not None else self._now()
 
     async def _read(
         self,
         response: aiohttp.ClientResponse,
-        handler: _StampedHandler | None,
         reply: Reply,
         exchange: Exchange,
         watch: _Watch,
@@ -180,11 +236,16 @@ class HttpTransport:
     ) -> None:
         idle_ns = int(self._timeouts.idle * 1e9)
         content = response.content
+        size = 0
         while True:
             block = await content.readany()
             if not block:
                 return
-            at = handler.arrived_ns if handler else self._now()
+            size += len(block)
+            if size > _MOST_BODY:
+                exchange.outcome, exchange.error = Outcome.BAD_STREAM, f"the body is larger than {_MOST_BODY:,} bytes"
+                return
+            at = self._arrival(watch)
             watch.since_ns, watch.limit_ns, watch.outcome = at, idle_ns, Outcome.IDLE_TIMEOUT
             fragments = reply.feed(block, at)
             if fragments and on_progress is not None:
@@ -206,15 +267,16 @@ class HttpTransport:
 
     async def _refusal(self, response: aiohttp.ClientResponse, exchange: Exchange) -> None:
         exchange.outcome = of_status(response.status)
+        exchange.error = f"HTTP {response.status}"
         exchange.retry_after = response.headers.get("Retry-After")
-        raw = await response.content.read(_ERROR_BODY)
-        said: str | None = None
+        raw = await read_some(response.content, _ERROR_BODY)
         try:
             said = error_of(parse(raw))
-        except ValueError:
-            pass
-        text = said or " ".join(raw[:300].decode("utf-8", "replace").split())
-        exchange.error = f"HTTP {response.status}" + (f": {text}" if text else "")
+        except NotAnEvent:
+            said = None
+        text = said or " ".join(raw.decode("utf-8", "replace").split())
+        if text:
+            exchange.error += f": {text}"
 
     def _session(self, fresh: bool) -> aiohttp.ClientSession:
         if fresh:
@@ -226,17 +288,8 @@ class HttpTransport:
         return self._pooled
 
     def _new_session(self, *, force_close: bool) -> aiohttp.ClientSession:
-        loop = asyncio.get_running_loop()
-        connector = (
-            aiohttp.TCPConnector(limit=0, limit_per_host=0, force_close=True)
-            if force_close
-            else aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=300)
-        )
-        # aiohttp has no public way to see bytes arrive; without this attribute stamps are taken one task switch later.
-        if hasattr(connector, "_factory"):
-            connector._factory = functools.partial(_StampedHandler, loop, self._now)  # type: ignore[assignment]
         return aiohttp.ClientSession(
-            connector=connector,
+            connector=_Connector(self._now, force_close=force_close),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timeouts.connect),
             trace_configs=[self._trace()],
             auto_decompress=True,
@@ -270,8 +323,8 @@ class HttpTransport:
             await asyncio.sleep(_SWEEP_S)
             now = self._now()
             for watch in self._watches:
-                if watch.expired is None and now - watch.since_ns > watch.limit_ns:
-                    watch.expired = watch.outcome
+                if not watch.expired and now - watch.since_ns > watch.limit_ns:
+                    watch.expired = True
                     watch.task.cancel()
 
     async def close(self) -> None:
@@ -285,17 +338,21 @@ class HttpTransport:
         self._pooled = self._fresh = None
 
 
-def _handler_of(response: aiohttp.ClientResponse) -> _StampedHandler | None:
-    protocol = response.connection.protocol if response.connection is not None else None
-    return protocol if isinstance(protocol, _StampedHandler) else None
+async def read_some(content: aiohttp.StreamReader, most: int) -> bytes:
+    """The body to its end, or its first `most` bytes."""
+    raw = bytearray()
+    while len(raw) < most and (block := await content.read(most - len(raw))):
+        raw += block
+    return bytes(raw)
 
 
-def _clean(exchange: Exchange, scrub: Callable[[str], str]) -> None:
-    """A server may echo a key anywhere in what it says."""
-    for name in ("error", "text", "finish_reason", "model", "system_fingerprint", "request_id", "retry_after"):
+def _clean(exchange: Exchange, scrub: Callable[[str], str] | None) -> None:
+    """A server may echo a key anywhere in what it says: take it out, and only then cut long texts, never through it."""
+    limits = {"error": _ERROR_TEXT, "text": None}
+    for name in (*limits, "finish_reason", "model", "system_fingerprint", "request_id", "retry_after"):
         said = getattr(exchange, name)
         if said:
-            setattr(exchange, name, scrub(said))
+            setattr(exchange, name, (scrub(said) if scrub else said)[: limits.get(name, _NAME_TEXT)])
 
 
 def _copy(reply: Reply, exchange: Exchange) -> None:
@@ -313,6 +370,6 @@ def _copy(reply: Reply, exchange: Exchange) -> None:
     exchange.dropped_events = reply.dropped
     if reply.usage is not None:
         exchange.input_tokens = reply.usage.input_tokens
-        exchange.output_tokens = reply.usage.output_tokens
+        exchange.output_tokens = reply.usage.output_tokens or None  # no reply has none: a count of 0 is no count
         exchange.cached_tokens = reply.usage.cached_tokens
         exchange.reasoning_tokens = reply.usage.reasoning_tokens

@@ -11,9 +11,12 @@ import aiohttp
 import orjson
 
 from endpoints.dialects import CHAT, COMPLETIONS, ROUTES, RequestShape
+from endpoints.http import read_some
 from endpoints.outcomes import Outcome, of_exception
 from endpoints.target import Target, join
 from endpoints.transport import Call, Exchange
+from profiles.errors import printable
+from profiles.secrets import looks_secret
 
 _QUESTION = "In one short sentence, say what a lighthouse is for."
 _PROBE_TOKENS = 16
@@ -51,6 +54,14 @@ class Probed:
 
 async def preflight(target: Target) -> Probed:
     """One look at the models and one real request. Raises PreflightError when the arm cannot be measured."""
+    try:
+        return await _preflight(target)
+    except PreflightError as exc:
+        # Whatever a server said may hold the key, or what steers a terminal.
+        raise PreflightError(printable(target.scrub(str(exc)))) from None
+
+
+async def _preflight(target: Target) -> Probed:
     found = Probed(target.shape)
     await _models(target, found)
     if not found.shape.model:
@@ -60,10 +71,10 @@ async def preflight(target: Target) -> Probed:
 
 
 async def probe(target: Target) -> Probed:
-    """What `preflight` does, and the other dialect too. Raises PreflightError when neither can be used."""
+    """What `preflight` does, and whether the other dialect works too. Raises PreflightError as `preflight` does."""
     found = await preflight(target)
     other = COMPLETIONS if target.shape.api == CHAT else CHAT
-    exchange = await _ask(replace(target, shape=replace(found.shape, api=other)))
+    exchange = await _ask(replace(target, shape=replace(found.shape, api=other, max_tokens_field="max_tokens")))
     seen = "works" if exchange.outcome is Outcome.OK else (exchange.error or str(exchange.outcome))
     found.add(ROUTES[other], seen, f"--api {other} {'can' if exchange.outcome is Outcome.OK else 'cannot'} be used")
     return found
@@ -78,13 +89,13 @@ async def _models(target: Target, found: Probed) -> None:
             for _ in range(3):
                 began = time.monotonic()
                 async with session.get(url, allow_redirects=False, ssl=target.verify_tls) as response:
-                    raw = await response.content.read(_MOST_BODY)
+                    raw = await read_some(response.content, _MOST_BODY)
                     trips.append((time.monotonic() - began) * 1e3)
                     status, found.server = response.status, target.scrub(response.headers.get("Server", "")) or None
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as exc:
         raise PreflightError(_unreachable(target, exc)) from None
     found.round_trip_ms = min(trips)
-    if status in (401, 403):
+    if status in (401, 403) and not found.shape.model:  # a key may be good for requests and not for the list
         raise PreflightError(_refused_key(target, status, None))
     found.models = _listed(raw) if status == 200 else None
     seen = "not listed" if found.models is None else ", ".join(map(target.scrub, found.models[:10])) or "none"
@@ -113,13 +124,16 @@ def _only_model(target: Target, found: Probed) -> str:
 
 async def _first_request(target: Target, found: Probed) -> None:
     """One small streamed request, put again in another way where the endpoint refuses a field."""
+    asked = target.shape
     for _ in range(_TRIES):
         exchange = await _ask(target)
-        changed = _negotiated(exchange, target.shape)
+        changed = _negotiated(exchange, target.shape, asked)
         if changed is None:
             break
         found.refusals.append(exchange.error or "")
         target = replace(target, shape=changed)
+    if exchange.outcome is Outcome.EMPTY and exchange.finish_reason == "length":
+        exchange = await _ask(target, target.shape.max_tokens)  # thought unseen until it was cut
     if exchange.outcome is not Outcome.OK:
         raise PreflightError(_explain(target, found, exchange))
     found.shape = target.shape
@@ -139,8 +153,8 @@ async def _first_request(target: Target, found: Probed) -> None:
         )
 
 
-async def _ask(target: Target) -> Exchange:
-    shape = replace(target.shape, max_tokens=min(_PROBE_TOKENS, target.shape.max_tokens))
+async def _ask(target: Target, tokens: int = _PROBE_TOKENS) -> Exchange:
+    shape = replace(target.shape, max_tokens=min(tokens, target.shape.max_tokens))
     body = shape.body([{"role": "user", "content": _QUESTION}])
     transport = replace(target, shape=shape).transport()
     exchange = Exchange(issued_ns=time.monotonic_ns())
@@ -154,15 +168,18 @@ async def _ask(target: Target) -> Exchange:
     return exchange
 
 
-def _negotiated(exchange: Exchange, shape: RequestShape) -> RequestShape | None:
-    """The shape to try next after a refusal that names a field we can put otherwise; None when there is none."""
+def _negotiated(exchange: Exchange, shape: RequestShape, asked: RequestShape) -> RequestShape | None:
+    """The shape to try next after a refusal that names a field we can put otherwise; None when there is none.
+
+    Each field is changed once from how it was `asked`.
+    """
     if exchange.status not in (400, 422) or not exchange.error:
         return None
     said = exchange.error
     if "stream_options" in said and shape.include_usage:
         return replace(shape, include_usage=False)
-    other = "max_completion_tokens" if shape.max_tokens_field == "max_tokens" else "max_tokens"
-    if shape.max_tokens_field in said and other in said:
+    if shape.api == CHAT and shape.max_tokens_field == asked.max_tokens_field and shape.max_tokens_field in said:
+        other = "max_completion_tokens" if shape.max_tokens_field == "max_tokens" else "max_tokens"
         return replace(shape, max_tokens_field=other)
     return None
 
@@ -172,10 +189,11 @@ def _explain(target: Target, found: Probed, exchange: Exchange) -> str:
     model = target.shape.model
     if status in (401, 403):
         return _refused_key(target, status, said)
-    if status in (400, 404) and "model" in said.lower():
+    # A refusal that names the model may be about its parameters or its context; not so where it is not listed.
+    unlisted = status in (400, 422) and model in said and model not in (found.models or ())
+    if unlisted or (status == 404 and "model" in said.lower()):
         offers = ", ".join(found.models[:8]) if found.models else "no list of models"
-        where = _at(target)
-        return target.scrub(f"{where} does not serve model {model!r} ({said}); it offers {offers}: give --model NAME")
+        return f"{_at(target)} does not serve model {model!r} ({said}); it offers {offers}: give --model NAME"
     if status in (404, 405):
         return f"{target.route} does not exist ({said}): is the URL right, and does it serve --api {target.shape.api}?"
     if exchange.outcome is Outcome.RATE_LIMITED:
@@ -187,7 +205,7 @@ def _explain(target: Target, found: Probed, exchange: Exchange) -> str:
 
 def _refused_key(target: Target, status: int, said: str | None) -> str:
     why = f" ({said})" if said else ""
-    known = "Authorization" in target.headers
+    known = any(map(looks_secret, target.headers))
     remedy = "check the key" if known else "name the key with --key-env NAME or --key-file FILE"
     return f"{_at(target)} refuses the request with {status}{why}: {remedy}"
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 from itertools import pairwise
 
-import orjson
-
 from endpoints import dialects
 from endpoints.eventstream import EventStreamDecoder, EventTooLarge
 from endpoints.outcomes import Outcome
 
-_KEEP_HEAD = 2048  # bytes of a body kept for the error text
+_KEEP_HEAD = 65_536  # bytes of a body without events kept for the error text
 
 
 class Reply:
@@ -26,6 +24,7 @@ class Reply:
         "_decoder",
         "_hash",
         "_ids",
+        "_textless",
         "_texts",
         "chunk_ns",
         "done",
@@ -49,6 +48,7 @@ class Reply:
         self._texts: list[str] | None = [] if keep_text else None
         self._cumulative: list[int | None] = []
         self._ids: list[int | None] = []
+        self._textless = 0  # token ids since the last fragment
         self.chunk_ns: list[int] = []
         self.first_visible_ns: int | None = None
         self.text_bytes = 0
@@ -62,7 +62,7 @@ class Reply:
         self.model: str | None = None
         self.fingerprint: str | None = None
         self.request_id: str | None = None
-        self.head = b""
+        self.head = bytearray()
 
     def feed(self, block: bytes, at_ns: int) -> int:
         """Take one block; return how many fragments with text it held. Raises EventTooLarge."""
@@ -80,6 +80,8 @@ class Reply:
                 delta = dialects.interpret(dialects.parse(event.data), event.kind)
             except dialects.NotAnEvent:
                 self.dropped += 1
+                if event.kind == b"error":
+                    self.error = self.error or " ".join(event.data.decode("utf-8", "replace").split())
                 continue
             self._take(delta, at_ns)
         return len(self.chunk_ns) - before
@@ -88,7 +90,9 @@ class Reply:
         if delta.visible or delta.hidden:
             self.chunk_ns.append(at_ns)
             self._cumulative.append(delta.usage.output_tokens if delta.usage else None)
-            self._ids.append(delta.token_ids)
+            # Tokens without text (a character not yet whole) belong to the fragment that they complete.
+            self._ids.append(None if delta.token_ids is None else self._textless + delta.token_ids)
+            self._textless = 0
             raw = (delta.hidden + delta.visible).encode("utf-8", "surrogatepass")
             self.text_bytes += len(raw)
             self._hash.update(raw)
@@ -96,10 +100,8 @@ class Reply:
                 self.first_visible_ns = at_ns
             if self._texts is not None:
                 self._texts.append(delta.hidden + delta.visible)
-        elif delta.token_ids and self._ids:
-            # Tokens without text (a character not yet whole) belong to the fragment they complete or follow.
-            last = self._ids[-1]
-            self._ids[-1] = None if last is None else last + delta.token_ids
+        else:
+            self._textless += delta.token_ids or 0
         if delta.usage is not None:
             self.usage = delta.usage
         self.reasoned = self.reasoned or delta.reasoned
@@ -115,13 +117,17 @@ class Reply:
 
     @property
     def text(self) -> str | None:
-        return None if self._texts is None else "".join(self._texts)
+        if self._texts is None:
+            return None
+        # Halves of a surrogate pair may have come apart; one without the other cannot be stored.
+        return "".join(self._texts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def chunk_tokens(self) -> list[int] | None:
         """Tokens in each fragment, or None where they cannot be known.
 
         From running usage when it rises with every fragment (a server that repeats its final usage on every event
-        tells nothing about fragments), else from the token ids listed.
+        tells nothing about fragments), else from the token ids listed. Tokens that came after the last fragment without
+        text (an end-of-text token, say) are in none.
         """
         running = [c for c in self._cumulative if c is not None]
         if running and len(running) == len(self._cumulative) and all(b > a for a, b in pairwise([0, *running])):
@@ -135,8 +141,11 @@ class Reply:
             return Outcome.ERROR_EVENT, self.error
         if not self.events:
             return self._not_a_stream()
-        if self.dropped == self.events:
-            return Outcome.BAD_STREAM, "no event of the stream is a JSON object"
+        if self.dropped and not self.chunk_ns:
+            return (
+                Outcome.BAD_STREAM,
+                f"{self.dropped} of {self.events} events are no JSON objects, and none held text",
+            )
         if not (self.done or self.finish_reason):
             if self.dropped:
                 return Outcome.BAD_STREAM, f"{self.dropped} events are not JSON, and no finish reason or [DONE] came"
@@ -146,18 +155,18 @@ class Reply:
         return Outcome.OK, None
 
     def _not_a_stream(self) -> tuple[Outcome, str]:
-        body = self.head.strip()
+        body = bytes(self.head).strip()
         if not body:
             return Outcome.EMPTY, "the body is empty"
         try:
-            doc = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            doc = None
-        if isinstance(doc, dict) and (error := dialects.error_of(doc)):
+            error = dialects.error_of(dialects.parse(body))
+        except dialects.NotAnEvent:
+            error = None
+        if error is not None:
             return Outcome.ERROR_EVENT, error
         if body.startswith((b"data:", b":", b"event:", b"id:", b"retry:")):
             return Outcome.TRUNCATED, "the body ended inside its first event"
-        return Outcome.NOT_A_STREAM, "not an event stream: " + body[:200].decode("utf-8", "replace")
+        return Outcome.NOT_A_STREAM, "not an event stream: " + " ".join(body.decode("utf-8", "replace").split())
 
 
 __all__ = ["EventTooLarge", "Reply"]

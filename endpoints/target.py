@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
 from endpoints.dialects import ROUTES, RequestShape
 from endpoints.http import HttpTransport, ReusePolicy, Timeouts
 from profiles.loading import ResolvedArm
-from profiles.secrets import read_key, redact, secrets_in
+from profiles.secrets import read_key, redact, redact_urls, secrets_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,11 @@ class Target:
         return join(self.url, ROUTES[self.shape.api])
 
     def scrub(self, text: str) -> str:
-        """The text without this arm's secrets, wherever a server may have echoed them."""
-        return redact(text, self.secrets) if self.secrets else text
+        """The text without this arm's secrets, wherever a server may have echoed them, and without those of URLs."""
+        return redact_urls(redact(text, self.secrets))
 
     def transport(self, policy: ReusePolicy | None = None, *, keep_text: bool = False) -> HttpTransport:
         """A new transport, with connections of its own."""
-        scrub: Callable[[str], str] | None = self.scrub if self.secrets else None
         return HttpTransport(
             self.route,
             self.headers,
@@ -43,7 +42,7 @@ class Target:
             policy=policy,
             verify_tls=self.verify_tls,
             keep_text=keep_text,
-            scrub=scrub,
+            scrub=self.scrub,
         )
 
     def __repr__(self) -> str:

@@ -61,7 +61,7 @@ class VirtualTransport:
         exchange.output_tokens = sequence.output_tokens
 
     def _fill(self, exchange: Exchange, sequence: Sequence) -> None:
-        exchange.status = 200
+        exchange.status = 200 if len(sequence.chunk_ns) else None
         exchange.model = "virtual"
         exchange.input_tokens = sequence.prompt_tokens
         exchange.chunk_ns = [int(t) for t in sequence.chunk_ns]

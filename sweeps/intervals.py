@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sweeps.columns import Requests
-from sweeps.metrics import Floats, Mask, Span, arrived, tpot_ms, ttft_ms
+from sweeps.metrics import Floats, Mask, Span, tokens_in_bins, tpot_ms, ttft_ms
 
 LEVEL = 0.95
 LEAST_BLOCKS = 20
@@ -66,9 +66,7 @@ def _throughput(r: Requests, span: Span | None, good: Mask, rng: np.random.Gener
     edges, blocks, reason = block_edges(span, _lengths(r, good))
     if edges is None:
         return _none(blocks, reason)
-    at, tokens = arrived(r, span)
-    sums, _ = np.histogram(at * 1e9 + span.t0, edges, weights=tokens)
-    rates = sums / (span.seconds / blocks)
+    rates = tokens_in_bins(r, span, blocks) / (span.seconds / blocks)
     return _bootstrap(rates[_draws(rng, blocks)].mean(axis=1), blocks)
 
 

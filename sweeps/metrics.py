@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sweeps.columns import NONE, Requests
+from sweeps.columns import NONE, Ints, Requests
 
 METRICS_VERSION = 1
 PERCENTILES = (50, 90, 95, 99)
@@ -93,11 +93,19 @@ def tokens_per_fragment(r: Requests) -> Floats:
     return spread
 
 
-def arrived(r: Requests, span: Span) -> tuple[Floats, Floats]:
-    """(arrival in s from t0, tokens) of the fragments of successful requests of any phase within (t0, t1]."""
+def arrived(r: Requests, span: Span) -> tuple[Ints, Floats]:
+    """(arrival in ns from t0, tokens) of the fragments of successful requests of any phase within (t0, t1]."""
     tokens = tokens_per_fragment(r)
     inside = (r.chunk_ns > span.t0) & (r.chunk_ns <= span.t1) & r.ok[r.owner()]
-    return (r.chunk_ns[inside] - span.t0) / 1e9, tokens[inside]
+    return r.chunk_ns[inside] - span.t0, tokens[inside]
+
+
+def tokens_in_bins(r: Requests, span: Span, bins: int) -> Floats:
+    """Tokens that arrived in each of `bins` equal parts of the window, each (a, b] as the window is."""
+    at, tokens = arrived(r, span)
+    edges = np.array([(span.t1 - span.t0) * i // bins for i in range(bins + 1)])
+    sums: Floats = np.bincount(np.searchsorted(edges, at) - 1, tokens, minlength=bins)
+    return sums
 
 
 def system_tps(r: Requests, span: Span) -> float | None:
@@ -112,11 +120,8 @@ def peak_tps(r: Requests, span: Span) -> float | None:
     (a shorter window is one bin), so that the peak is never below the mean."""
     if span.t1 <= span.t0 or not _counts_known(r):
         return None
-    at, tokens = arrived(r, span)
     bins = max(1, int(span.seconds))
-    width = span.seconds / bins
-    which = np.clip(np.ceil(at / width).astype(int) - 1, 0, bins - 1)  # bins are (a, b] as the window is
-    return float(np.bincount(which, tokens, minlength=bins).max() / width)
+    return float(tokens_in_bins(r, span, bins).max() / (span.seconds / bins))
 
 
 def in_flight(r: Requests, span: Span) -> dict[str, float | None]:

@@ -1,4 +1,4 @@
-"""A sweep in virtual time: the same loop, records, metrics and verdicts over the simulator's engine, without waiting."""
+"""A sweep in virtual time: the same loop, records, metrics and verdicts over the simulator's engine, not waiting."""
 
 from __future__ import annotations
 
