@@ -33,7 +33,7 @@ app = typer.Typer(
 
 # -- options that several commands share -----------------------------------------------------------------------------
 
-Spec = Annotated[str | None, typer.Argument(metavar="[SPEC|URL]", help="a sweep file, or the endpoint's URL")]
+Spec = Annotated[str | None, typer.Argument(metavar="SPEC|URL", help="a sweep file, or the endpoint's URL")]
 Model = Annotated[str | None, typer.Option(help="the model's name; default: the only one the server lists")]
 Arms = Annotated[list[str] | None, typer.Option("--arm", metavar="NAME=URL", help="an arm to compare; repeatable")]
 Api = Annotated[str | None, typer.Option(help="chat or completions")]
@@ -80,7 +80,7 @@ def run(
     strict: Annotated[bool, typer.Option("--strict", help="exit 1 when any point is invalid")] = False,
     json: AsJson = False,
 ) -> None:
-    """Measure: sweep concurrency on every arm, store each point, write the report."""
+    """Measure: sweep concurrency on every arm, write a report."""
     capped = any(cap is not None for cap in (max_usd, max_total_tokens, max_minutes))
     if resume and out is None and spec is not None and (Path(spec) / "manifest.json").is_file():
         out, spec = Path(spec), None  # a run's folder where a sweep file may stand
@@ -117,7 +117,7 @@ def plan(
     seed: Seed = None,
     json: AsJson = False,
 ) -> None:
-    """Send nothing: print the points, their order, and the time, tokens and cost that a run would take."""
+    """Print what a run would do and cost; send nothing."""
     from sweeps.plan import plan_json
 
     overrides = _overrides(
@@ -142,7 +142,10 @@ def probe(
     header: Header = None,
     json: AsJson = False,
 ) -> None:
-    """Find out with a few cheap requests what an endpoint accepts and sends; print the profile to use."""
+    """See what an endpoint accepts and sends.
+
+    A handful of cheap requests; prints the profile that a run would use.
+    """
     from endpoints.probe import PreflightError, as_json
     from endpoints.probe import probe as probe_endpoint
     from endpoints.target import target_of
@@ -173,18 +176,20 @@ def report(
     out: Annotated[Path | None, typer.Option(help="where several runs' common report goes")] = None,
     json: AsJson = False,
 ) -> None:
-    """Rebuild the report, pictures and tables from stored runs; several runs go on one page."""
+    """Rebuild the report from stored runs.
+
+    Page, pictures and tables; several runs go on one page.
+    """
     from reports.build import build, build_many
     from reports.summary import ReportError
 
+    folder = runs[0] if len(runs) == 1 and out is None else out or Path("runs") / f"report-{_stamp()}"
     try:
-        if len(runs) == 1 and out is None:
-            summary, folder = build(runs[0]), runs[0]
-        else:
-            folder = out or Path("runs") / f"report-{_stamp()}"
-            summary = build_many(runs, folder)
+        summary = build(folder) if folder == runs[0] else build_many(runs, folder)
     except ReportError as exc:
         fail(str(exc))
+    except OSError as exc:
+        fail(f"cannot write the report into {folder}: {exc.strerror or exc}")
     _print_summary(summary, folder, json)
 
 
@@ -193,7 +198,10 @@ def demo(
     out: Annotated[Path | None, typer.Option(help="the run's folder; default runs/demo-<UTC time>")] = None,
     json: AsJson = False,
 ) -> None:
-    """Sweep the embedded endpoint, speculation off and on, and write a report. No network, under 90 seconds."""
+    """Sweep the embedded endpoint, speculation off and on.
+
+    No network, under 90 seconds, ends with a report.
+    """
     from endpoints.simulator.process import SimulatorProcess
     from sweeps.demo import ARMS, overrides
 
@@ -221,7 +229,10 @@ def simulate(
     api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help="ask for the key in this variable")] = None,
     seed: Annotated[int, typer.Option(help="seed of what speculation accepts")] = 0,
 ) -> None:
-    """Serve the embedded endpoint alone: prints its URL when ready; GET /truth tells what it truly did."""
+    """Serve the embedded endpoint alone.
+
+    Prints its URL when it is ready; GET /truth tells what it truly did.
+    """
     from endpoints.simulator.options import SimulatorOptions
     from endpoints.simulator.process import serve
 
@@ -436,9 +447,7 @@ def _run(prepared: Prepared, out: Path, *, resume: bool, strict: bool, json: boo
         fail(f"cannot write to {out}: {exc.strerror or exc}; what was finished is kept, go on with --resume")
     finally:
         store.close()
-    from reports.build import build
-
-    summary = build(out)
+    summary = _reported(out)
     _print_summary(summary, out, json)
     if signal_code:
         return signal_code
@@ -446,6 +455,18 @@ def _run(prepared: Prepared, out: Path, *, resume: bool, strict: bool, json: boo
     unanswered = [arm.name for arm in prepared.sweep.arms if arm.name not in arms]
     invalid = strict and (outcome.skipped or not all(point["valid"] for point in summary["points"]))
     return ANSWER_IS_NO if unanswered or invalid else DONE
+
+
+def _reported(run: Path) -> dict[str, Any]:
+    from reports.build import build
+    from reports.summary import ReportError
+
+    try:
+        return build(run)
+    except ReportError as exc:
+        fail(str(exc))
+    except OSError as exc:
+        fail(f"cannot write the report into {run}: {exc.strerror or exc}; the points are kept, see `endsweep report`")
 
 
 async def _swept(run: SweepRun) -> tuple[SweepOutcome, int]:
@@ -516,6 +537,8 @@ def main() -> None:
     """The `endsweep` command."""
     try:
         app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(DONE)

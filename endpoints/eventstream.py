@@ -50,7 +50,6 @@ class EventStreamDecoder:
             self._started
             and not self._held
             and not self._kind
-            and not self._skip_lf
             and block.startswith(b"data: ")
             and block.endswith(b"\n\n")
             and b"\r" not in block

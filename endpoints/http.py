@@ -221,7 +221,7 @@ class HttpTransport:
         torn = watch.handler.lost if watch.handler is not None and isinstance(exc, aiohttp.ClientPayloadError) else None
         exchange.outcome = of_exception(torn or exc, reply_began=began)
         exchange.error = " ".join(f"{type(exc).__name__}: {exc}".split())
-        return exchange.reused and not began and exchange.outcome is Outcome.RESET and exchange.attempts == 1
+        return exchange.reused and not began and exchange.outcome is Outcome.RESET
 
     def _arrival(self, watch: _Watch) -> int:
         return watch.handler.arrived_ns if watch.handler is not None else self._now()

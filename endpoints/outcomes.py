@@ -66,6 +66,10 @@ def of_exception(exc: BaseException, *, reply_began: bool) -> Outcome:
         return Outcome.TLS
     if isinstance(exc, aiohttp.ConnectionTimeoutError):
         return Outcome.CONNECT_TIMEOUT
+    if isinstance(exc, aiohttp.ClientConnectorError) and isinstance(
+        exc.os_error, ConnectionResetError | ConnectionAbortedError
+    ):
+        return Outcome.RESET  # taken up, and dropped before TLS stood
     if isinstance(exc, aiohttp.ClientConnectorError):
         return Outcome.CONNECT_TIMEOUT if number == errno.ETIMEDOUT else Outcome.REFUSED
     if isinstance(exc, aiohttp.ClientPayloadError):

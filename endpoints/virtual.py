@@ -36,9 +36,14 @@ class VirtualTransport:
         exchange.attempts = 1
         exchange.connected_ns = exchange.sent_ns = now
         self._pump(loop)
-        sequence = self.engine.submit(
-            now, prompt_tokens(call.prompt_bytes), call.requested_tokens, call.seed, watched=on_progress is not None
-        )
+        try:
+            sequence = self.engine.submit(
+                now, prompt_tokens(call.prompt_bytes), call.requested_tokens, call.seed, watched=on_progress is not None
+            )
+        except ValueError as exc:  # more than the engine can ever hold: a server answers that with 400
+            exchange.ended_ns, exchange.status = now, 400
+            exchange.outcome, exchange.error = Outcome.HTTP_4XX, f"HTTP 400: {exc}"
+            return
         done = loop.create_future()
         self._waiters[sequence.id] = done
         if on_progress is not None:

@@ -341,5 +341,6 @@ def _workload(asked: Workload, place: Place) -> ResolvedWorkload:
 def _load(asked: Load) -> ResolvedLoad:
     seconds, requests = asked.seconds, asked.requests
     if seconds is None and requests is None:
-        seconds, requests = DEFAULT_SECONDS, DEFAULT_REQUESTS
+        # Exact counts requests: a window of seconds would send as many as fit into it.
+        seconds, requests = None if asked.exact else DEFAULT_SECONDS, DEFAULT_REQUESTS
     return ResolvedLoad(asked.concurrency, seconds, requests, asked.exact, asked.warmup, asked.trials)

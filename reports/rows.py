@@ -108,5 +108,4 @@ FORMULAS = {
     "so it is conservative.",
     "At equal speed": "interpolated between neighbouring frontier points, both axes logarithmic; "
     "nothing outside the measured range.",
-    "Acceptance length": "1 + accepted draft tokens / drafts, from the server's own counters.",
 }

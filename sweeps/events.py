@@ -72,7 +72,7 @@ class PointSkipped:
 @dataclass(frozen=True, slots=True)
 class SweepFinished:
     folder: str
-    finished: int
+    finished: int  # measured now, without those that were stored before
     skipped: int
     interrupted: bool
     seconds: float

@@ -104,8 +104,7 @@ def tokens_in_bins(r: Requests, span: Span, bins: int) -> Floats:
     """Tokens that arrived in each of `bins` equal parts of the window, each (a, b] as the window is."""
     at, tokens = arrived(r, span)
     edges = np.array([(span.t1 - span.t0) * i // bins for i in range(bins + 1)])
-    sums: Floats = np.bincount(np.searchsorted(edges, at) - 1, tokens, minlength=bins)
-    return sums
+    return np.bincount(np.searchsorted(edges, at) - 1, tokens, minlength=bins).astype(float)
 
 
 def system_tps(r: Requests, span: Span) -> float | None:

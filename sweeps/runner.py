@@ -84,11 +84,12 @@ class SweepRun:
         began = time.monotonic()
         kept = self._store.finished()
         keys = tuple(p.key for p in self._points)
-        for key in kept:
-            self._budget.spent_before(self._store.point(self._arms[key.arm].slug, key)["spent"])
-        finished, skipped = sum(key in kept for key in keys), 0
-        self._store.note("run_started", points=len(keys), already_finished=finished)
-        self._listen(SweepStarted(self._sweep.name, str(self._store.path), keys, finished))
+        for spent in self._store.spent():
+            self._budget.spent_before(spent)
+        earlier = sum(key in kept for key in keys)
+        finished, skipped = earlier, 0
+        self._store.note("run_started", points=len(keys), already_finished=earlier)
+        self._listen(SweepStarted(self._sweep.name, str(self._store.path), keys, earlier))
         for number, planned in enumerate(self._points, 1):
             if self._stopped is not None:
                 break
@@ -103,7 +104,8 @@ class SweepRun:
         interrupted = self._stopped is not None
         event = "interrupted" if interrupted else "run_finished"
         self._store.note(event, finished=finished, skipped=skipped, reason=self._stopped)
-        self._listen(SweepFinished(str(self._store.path), finished, skipped, interrupted, time.monotonic() - began))
+        seconds = time.monotonic() - began
+        self._listen(SweepFinished(str(self._store.path), finished - earlier, skipped, interrupted, seconds))
         return SweepOutcome(finished, skipped, interrupted)
 
     async def _measure(self, planned: PlannedPoint, number: int, total: int) -> bool:
@@ -146,7 +148,8 @@ class SweepRun:
         whole: bool = point["status"] == FINISHED
         self._store.write_point(arm.slug, key, measured.table, measured.series, point)
         reason = None if whole else point["verdicts"][0]["evidence"]
-        self._store.note("point_finished" if whole else "point_failed", key, valid=point["valid"], reason=reason)
+        event = "point_finished" if whole else "point_failed"
+        self._store.note(event, key, valid=point["valid"], reason=reason, spent=point["spent"])
         self._listen(PointFinished(key, number, total, point))
         return whole
 

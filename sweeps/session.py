@@ -97,9 +97,8 @@ def open_store(prepared: Prepared, probed: Mapping[str, Probed], out: Path, *, r
     added = sorted(set(manifest["load"]["levels"]) - set(before["load"]["levels"]))
     store.note("decision", text="resumed" + (f", levels added: {added}" if added else ""))
     levels = sorted({*manifest["load"]["levels"], *before["load"]["levels"]})
-    store.update_manifest(
-        manifest | {"created_at": before["created_at"], "load": manifest["load"] | {"levels": levels}}
-    )
+    kept = {"created_at": before["created_at"], "load": manifest["load"] | {"levels": levels}}
+    store.update(manifest | kept, dump_stored(sweep))
     return store
 
 

@@ -72,10 +72,10 @@ class RunStore:
             key for key in keys if key.arm in slugs and self._is_whole(point_folder(self.path, slugs[key.arm], key))
         }
 
-    def point(self, slug: str, key: PointKey) -> dict[str, Any]:
-        """A stored point's `point.json`."""
-        point: dict[str, Any] = json.loads((point_folder(self.path, slug, key) / "point.json").read_text("utf-8"))
-        return point
+    def spent(self) -> list[dict[str, Any]]:
+        """What every point so far has spent, those that were cut short included (`spent` of their point.json)."""
+        ended = ("point_finished", "point_failed")
+        return [line["spent"] for line in read_journal(self.path) if line["event"] in ended]
 
     def clear(self, slug: str, key: PointKey) -> None:
         """Remove what a cut-short measurement of this point left."""
@@ -95,9 +95,11 @@ class RunStore:
         sync_folder(folder.parent)
         return folder
 
-    def update_manifest(self, manifest: Mapping[str, Any]) -> None:
+    def update(self, manifest: Mapping[str, Any], sweep_yaml: str) -> None:
+        """Write anew what is asked, when a run is gone on with."""
         self.manifest = dict(manifest)
         write_json(self.path / "manifest.json", self.manifest)
+        write_text(self.path / "sweep.yaml", sweep_yaml)
 
     def close(self) -> None:
         self._journal.close()

@@ -173,5 +173,5 @@ def test_an_event_beyond_the_bound_is_refused(endless: list[bytes]) -> None:
 def test_the_bound_is_on_one_event_not_on_the_stream() -> None:
     decoder = EventStreamDecoder(max_event_bytes=100)
     for _ in range(50):
-        assert decoder.feed(b": " + b"c" * 40 + b"\ndata: " + b"x" * 40) == []
-        assert [e.data for e in decoder.feed(b"y\n\n")] == [b"x" * 40 + b"y"]
+        assert decoder.feed(b": " + b"c" * 80 + b"\ndata: " + b"x" * 80) == []
+        assert [e.data for e in decoder.feed(b"y\n\n")] == [b"x" * 80 + b"y"]

@@ -1,9 +1,12 @@
-"""The HTTP transport against servers of raw bytes on real sockets, on asyncio's own loop and on uvloop."""
+"""The HTTP transport against servers of raw bytes on real sockets."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import gzip
+import inspect
 import resource
 import socket
 import time
@@ -24,14 +27,11 @@ from profiles.secrets import redact
 KEY = "sk-a/secret+key=0123456789"
 
 
-@pytest.fixture(params=[asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy], ids=["asyncio", "uvloop"])
-def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
-    policy: asyncio.AbstractEventLoopPolicy = request.param()
-    return policy
+Make = Callable[..., HttpTransport]
 
 
-@pytest.fixture
-async def transport() -> AsyncIterator[Callable[..., HttpTransport]]:
+@contextlib.asynccontextmanager
+async def transports() -> AsyncIterator[Make]:
     """Makes transports, and closes them."""
     made: list[HttpTransport] = []
 
@@ -44,7 +44,10 @@ async def transport() -> AsyncIterator[Callable[..., HttpTransport]]:
         await one.close()
 
 
-Make = Callable[..., HttpTransport]
+@pytest.fixture
+async def transport() -> AsyncIterator[Make]:
+    async with transports() as make:
+        yield make
 
 
 async def ask(client: HttpTransport, body: bytes = b"{}", on_progress: Progress | None = None) -> Exchange:
@@ -289,6 +292,28 @@ async def test_a_second_death_is_a_failure(wire: Any, transport: Make) -> None:
     assert (e.outcome, e.attempts, len(server.requests)) == (Outcome.RESET, 2, 3)
 
 
+async def test_a_second_try_that_finds_nobody(wire: Any, transport: Make) -> None:
+    """What the first one knew of its connection is not told of the second."""
+    answered = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal answered
+        await reader.readuntil(b"\r\n\r\n{}")
+        writer.write(wire.whole)
+        answered += 1
+        await reader.readuntil(b"\r\n\r\n{}")
+        server.close()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    client = transport(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    await ask(client)
+    e = await ask(client)
+    assert (e.outcome, e.attempts, e.reused, answered) == (Outcome.REFUSED, 2, False, 1)
+    assert (e.connected_ns, e.sent_ns, e.headers_ns) == (None, None, None)
+    assert e.retry_lost_ns > 0
+
+
 async def test_a_slow_server_on_a_kept_connection_is_not_asked_twice(wire: Any, transport: Make) -> None:
     async def answer(peer: Any, request: Any) -> bool:
         if peer.served > 1:
@@ -472,6 +497,7 @@ async def test_an_endless_body_is_given_up(wire: Any, transport: Make, monkeypat
         await peer.write(wire.head)
         while True:
             await peer.write(wire.chunked(wire.token("a"), end=False))
+            await asyncio.sleep(0)
 
     async with wire.serve(answer) as server:
         e = await ask(transport(server.url))
@@ -481,6 +507,10 @@ async def test_an_endless_body_is_given_up(wire: Any, transport: Make, monkeypat
 
 
 # --- no connection
+
+
+def open_files() -> int:
+    return len(list(Path("/dev/fd").iterdir()))
 
 
 def free_port() -> int:
@@ -499,20 +529,20 @@ async def test_a_name_that_nobody_has(transport: Make) -> None:
     assert (await ask(transport("http://endsweep-test.invalid/v1"))).outcome is Outcome.DNS
 
 
-async def test_tls_to_a_server_of_plain_text(wire: Any, transport: Make) -> None:
-    async def answer(peer: Any, request: Any) -> bool:
-        return False
-
+@pytest.mark.parametrize(
+    ("said", "outcome"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n", Outcome.TLS), (b"", Outcome.RESET)]
+)
+async def test_tls_to_a_server_of_plain_text(transport: Make, said: bytes, outcome: Outcome) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.write(said)
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     e = await ask(transport(f"https://127.0.0.1:{port}/v1"))
     server.close()
-    assert e.outcome is Outcome.TLS
+    assert (e.outcome, e.connected_ns) == (outcome, None)
 
 
 async def test_a_connection_that_never_comes_about(transport: Make) -> None:
@@ -536,7 +566,7 @@ async def test_running_out_of_descriptors_is_our_own_failure(wire: Any, transpor
         client = transport(server.url)
         await ask(client)  # what is loaded once needs files too
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        used = len(list(Path("/dev/fd").iterdir()))
+        used = open_files()
         resource.setrlimit(resource.RLIMIT_NOFILE, (used, hard))
         try:
             exchanges = await asyncio.gather(*(ask(client) for _ in range(20)))
@@ -589,14 +619,14 @@ async def test_no_further_byte(wire: Any, transport: Make) -> None:
 async def test_a_slow_stream_that_goes_on_is_not_idle(wire: Any, transport: Make) -> None:
     async def answer(peer: Any, request: Any) -> bool:
         await peer.write(wire.head)
-        for _ in range(15):
+        for _ in range(8):
             await peer.write(wire.chunked(b": wait\n\n", end=False))
             await asyncio.sleep(0.1)
         await peer.write(wire.chunked(*wire.reply))
         return True
 
     async with wire.serve(answer) as server:
-        e = await ask(transport(server.url, timeouts=Timeouts(first_byte=1.0, idle=1.0)))
+        e = await ask(transport(server.url, timeouts=Timeouts(first_byte=0.5, idle=0.5)))
     assert e.outcome is Outcome.OK
 
 
@@ -643,7 +673,7 @@ async def test_a_time_out_never_swallows_a_cancellation(wire: Any, transport: Ma
     async with wire.serve(answer) as server:
         client = transport(server.url, timeouts=Timeouts(first_byte=0.2))
         task = asyncio.create_task(ask(client))
-        while not task.cancelling():
+        while not task.cancelling():  # noqa: ASYNC110
             await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -676,3 +706,32 @@ async def test_a_key_that_the_server_echoes_is_nowhere(wire: Any, transport: Mak
     shown = repr(e)
     assert not any(KEY[at : at + 8] in shown for at in range(len(KEY) - 8))
     assert (e.outcome is Outcome.OK) == (place in ("text", "names"))
+
+
+# --- the loop that sweeps run on
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        test_a_stream_and_what_was_sent_for_it,
+        test_every_stamp_is_there_when_all_comes_in_one_packet,
+        test_no_queue_of_ours_stands_before_the_server,
+        test_a_server_that_closes_kept_connections_fails_no_request,
+        test_what_came_before_the_break_is_kept_though_unread,
+        test_done_is_the_end_even_if_the_body_goes_on,
+        test_no_further_byte,
+        test_a_time_out_never_swallows_a_cancellation,
+        functools.partial(test_a_body_that_breaks_off, how="reset"),
+        functools.partial(test_a_reply_of_which_any_byte_came_is_not_asked_again, begun=b"H", how="close"),
+    ],
+)
+def test_the_same_on_uvloop(same: Any, wire: Any) -> None:
+    async def run() -> None:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            async with transports() as make:
+                more = {"monkeypatch": monkeypatch} if "monkeypatch" in inspect.signature(same).parameters else {}
+                await same(wire, make, **more)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())

@@ -313,7 +313,7 @@ def test_an_event_beyond_the_bound_is_raised(monkeypatch: pytest.MonkeyPatch) ->
 def blocks_of(name: str) -> list[bytes]:
     """The chunks of a recorded chunked HTTP response."""
     _, _, rest = (STREAMS / f"{name}.raw").read_bytes().partition(b"\r\n\r\n")
-    blocks = []
+    blocks: list[bytes] = []
     while True:
         size, _, rest = rest.partition(b"\r\n")
         if (n := int(size, 16)) == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -60,7 +61,7 @@ def test_the_laws_of_the_closed_loop(lab: SimpleNamespace, plan: LoadPlan, lengt
 
 def test_slots_start_as_the_first_request_gets_its_tokens(lab: SimpleNamespace) -> None:
     ran = lab.drive(LoadPlan(4, None, 8), lab.Reply(8.0, 8), max_tokens=8)
-    starts = {}
+    starts: dict[int, float] = {}
     for s in ran.result.sent:
         starts.setdefault(s.slot, s.exchange.issued_ns / S)
     assert starts == {0: 0, 1: 2, 2: 4, 3: 6}  # 1/4, 2/4, 3/4 of eight seconds
@@ -69,7 +70,7 @@ def test_slots_start_as_the_first_request_gets_its_tokens(lab: SimpleNamespace) 
 def test_slots_start_at_the_end_of_a_first_request_that_ends_early(lab: SimpleNamespace) -> None:
     # 3 of the 8 tokens that were asked for: slot 1 starts at the second, slots 2 and 3 at the end.
     ran = lab.drive(LoadPlan(4, None, 8), lab.Reply(3.0, 3), max_tokens=8)
-    starts = {}
+    starts: dict[int, float] = {}
     for s in ran.result.sent:
         starts.setdefault(s.slot, s.exchange.issued_ns / S)
     assert starts == {0: 0, 1: 2, 2: 3, 3: 3}
@@ -108,6 +109,12 @@ def test_95_percent_of_the_slots_suffice_after_three_lengths(lab: SimpleNamespac
     assert all(s.exchange.outcome is Outcome.OK for s in ran.counted)
 
 
+def test_t0_waits_for_the_last_start(lab: SimpleNamespace) -> None:
+    # The first request lasts 40 s, the others 0.1: at 38.4 s 38 of 40 slots are done, but the last starts at 39.
+    ran = lab.drive(LoadPlan(40, 5.0, None), lambda n: lab.Reply(0.1 if n else 40.0, 40), max_tokens=40)
+    assert 39.3 <= ran.seconds[0] < 40
+
+
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_hung_warmup_request_does_not_hold_a_point_by_requests(lab: SimpleNamespace, exact: bool) -> None:
     plan = LoadPlan(20, None, 60, exact=exact, deadline_s=500)
@@ -140,6 +147,19 @@ def test_t1_comes_at_most_a_median_later(lab: SimpleNamespace, plan: LoadPlan, t
     assert ran.result.window.t1_reason == "one median request length had passed"
     assert ran.counted[-1].exchange.ended_ns == 60 * S  # followed to its end all the same
     assert any(note.startswith("1 counted requests ran on") for note in ran.result.notes)
+
+
+def test_t1_waits_for_the_slot_that_set_t0(lab: SimpleNamespace) -> None:
+    # Slots start at 0 and 0.5 s, so slot 1 sets t0 = 1.5. Time is up at 4.7; slot 0 ends at 5.0, slot 1 at 5.5.
+    ran = lab.drive(LoadPlan(2, 3.2, None), lab.Reply(1.0))
+    assert ran.seconds == (1.5, 5.5)
+    assert ran.result.window.slot == 1
+
+
+def test_a_timer_that_fires_early_does_not_put_t1_off(lab: SimpleNamespace) -> None:
+    # Event loops may round timers down. Time is up at 31 s, amid a request of 60 s; t1 is a median (1 s) later.
+    ran = lab.drive(LoadPlan(1, 30.0, None), lambda n: lab.Reply(1.0 if n == 0 else 60.0), early=0.0005)
+    assert ran.seconds == pytest.approx((1, 32), abs=0.001)
 
 
 def test_requests_issued_at_t1_do_not_count(lab: SimpleNamespace) -> None:
@@ -214,6 +234,15 @@ def test_a_hung_request_after_a_whole_window_costs_only_itself(lab: SimpleNamesp
     assert ran.result.notes[-1] == "1 requests had not ended at the point's deadline"
 
 
+def test_filler_under_way_at_the_deadline_is_cancelled(lab: SimpleNamespace) -> None:
+    # t0 = 1.75, t1 = 7.75; at 9.2 s all counted ones but the hung one have ended.
+    ran = lab.drive(LoadPlan(4, 6.0, None, deadline_s=9.2), lambda n: lab.Reply(hangs=n == 12))
+    ended = [s for s in ran.result.sent if s.exchange.outcome is not Outcome.OK]
+    assert sorted((s.phase, str(s.exchange.outcome)) for s in ended) == [(FILLER, "cancelled")] * 3 + [
+        (MEASURE, "deadline")
+    ]
+
+
 def test_a_deadline_before_the_window_is_whole_cuts_the_point_short(lab: SimpleNamespace) -> None:
     ran = lab.drive(LoadPlan(4, 60.0, None, deadline_s=20), lab.Reply())
     assert ran.result.cut_short == "the point's deadline passed before its window was complete"
@@ -230,10 +259,10 @@ def test_a_point_that_never_succeeds_is_given_up(lab: SimpleNamespace, concurren
 
 
 def test_a_slot_that_fails_at_once_pauses_longer_and_longer(lab: SimpleNamespace) -> None:
-    # One success, so that the point is not given up; then failures 50, 100, 200, 400, 800, 1000, 1000 ms apart.
-    ran = lab.drive(LoadPlan(1, 5.0, None), lambda n: lab.Reply(1.0) if n == 0 else lab.Reply(0.0, 0, Outcome.RESET))
+    # One success, so that the point is not given up after 20 failures, which come 50, 100, 200, 400, 800, 1000, 1000 ms apart.
+    ran = lab.drive(LoadPlan(1, 40.0, None), lambda n: lab.Reply(1.0) if n == 0 else lab.Reply(0.0, 0, Outcome.RESET))
     failed = [s.exchange.issued_ns for s in ran.result.sent[1:]]
-    gaps = [round((b - a) / 1e6) for a, b in zip(failed, failed[1:], strict=False)]
+    gaps = [round((b - a) / 1e6) for a, b in pairwise(failed)]
     assert gaps[:7] == [50, 100, 200, 400, 800, 1000, 1000]
     assert ran.result.cut_short is None
     assert all(s.due_ns == s.exchange.issued_ns for s in ran.result.sent)  # the pause is no lag of ours

@@ -36,9 +36,9 @@ def test_by_hand_with_ties() -> None:
 
 
 def test_autocorrelation_widens_the_variance() -> None:
-    # 1..10: S = 45, variance 10 * 9 * 25 / 18 = 125. Of ranks around their mean (power 82.5) lag 1 has (70.25 - 4.25 + …)
-    # 0.7 > 1.96 / sqrt(10) = 0.62; lags 2 to 9 are 0.41, 0.15, -0.08, -0.26, -0.38, -0.42, -0.37, -0.25. So the factor is
-    # 1 + 2 / 720 * 9 * 8 * 7 * 0.7 = 1.98.
+    # 1..10: S = 45, variance 10 * 9 * 25 / 18 = 125. Ranks around their mean: -4.5 … 4.5, squares 82.5 in all; lag 1
+    # has 2 * (15.75 + 8.75 + 3.75 + 0.75) - 0.25 = 57.75, so r = 0.7 > 1.96 / sqrt(10) = 0.62; the other lags stay
+    # within 0.43. The factor is 1 + 2 / 720 * 9 * 8 * 7 * 0.7 = 1.98.
     found = trend(np.arange(1.0, 11))
     assert found is not None
     assert found.p == pytest.approx(two_sided(44 / math.sqrt(125 * 1.98)))

@@ -58,7 +58,8 @@ def measure(lab: SimpleNamespace, transport: VirtualTransport, concurrency: int,
 
 
 def prompt_tokens(point: dict[str, Any]) -> int:
-    return round(point["input_tokens"]["mean"])
+    mean: float = point["input_tokens"]["mean"]
+    return round(mean)
 
 
 @pytest.mark.parametrize("load", [{"requests": 256}, {"seconds": 20.0}], ids=["requests", "seconds"])

@@ -1,0 +1,200 @@
+"""Each verdict with a point that deserves it and one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from endpoints.outcomes import Outcome
+from sweeps.load import Sent
+from sweeps.metrics import counts_of, point_metrics
+from sweeps.verdicts import Context, backends_of, judge
+
+Make = Any
+
+
+def verdicts(lab: SimpleNamespace, sent: Sequence[Sent], **changes: Any) -> dict[str, str]:
+    """Severity by code."""
+    r = lab.requests(*sent)
+    base: dict[str, Any] = {
+        "requests": r,
+        "keep": r.counted,
+        "metrics": point_metrics(r, None, r.counted),
+        "counts": counts_of(r, r.counted),
+        "client": {"client_lag_ms_p99": 0.1, "loop_lag_ms_p99": 0.1},
+        "concurrency": 4,
+        "error_rate": 0.01,
+        "max_tokens": 3,
+        "common_bytes": 0,
+        "draft_tokens": None,
+        "cut_short": None,
+        "earlier_backends": frozenset(),
+    }
+    found = judge(Context(**base | changes))
+    assert all(all(v[k] for k in ("evidence", "threshold", "remedy")) for v in found)
+    severities = [v["severity"] for v in found]
+    assert severities == sorted(severities, key=["invalid", "warn"].index)
+    return {v["code"]: v["severity"] for v in found}
+
+
+def good(lab: SimpleNamespace, n: int = 40, **fields: Any) -> list[Sent]:
+    """Requests spread evenly over time, 75 ms apart and 300 ms long: four at a time."""
+    return [_at(lab, i, 75.0 * i, **fields) for i in range(n)]
+
+
+def _at(lab: SimpleNamespace, index: int, begin: float, **fields: Any) -> Sent:
+    sent: Sent = lab.sent(index, (begin + 100, begin + 200, begin + 300), sent=begin, **fields)
+    return sent
+
+
+def test_a_sound_point_has_none(lab: SimpleNamespace) -> None:
+    assert verdicts(lab, good(lab)) == {}
+
+
+def test_interrupted(lab: SimpleNamespace) -> None:
+    assert verdicts(lab, good(lab), cut_short="stopped") == {"interrupted": "invalid"}
+
+
+def test_errors(lab: SimpleNamespace) -> None:
+    def with_failures(n: int) -> list[Sent]:
+        return [*good(lab, 99), *(lab.sent(200 + i, (), output=None, outcome=Outcome.HTTP_5XX) for i in range(n))]
+
+    assert "errors" not in verdicts(lab, with_failures(1))  # 1 of 100
+    assert verdicts(lab, with_failures(2))["errors"] == "invalid"
+    assert "errors" not in verdicts(lab, with_failures(2), error_rate=0.02)
+    cancelled = [*good(lab), lab.sent(200, (), outcome=Outcome.CANCELLED)]
+    assert "errors" not in verdicts(lab, cancelled)
+
+
+def test_one_failure_of_our_own_machine_voids_a_point(lab: SimpleNamespace) -> None:
+    sent = [*good(lab, 999), lab.sent(2000, (), output=None, outcome=Outcome.CLIENT_RESOURCE)]
+    assert verdicts(lab, sent, error_rate=0.5)["errors"] == "invalid"
+
+
+@pytest.mark.parametrize(("n", "severity"), [(0, "invalid"), (9, "invalid"), (10, "warn"), (35, "warn"), (36, None)])
+def test_too_few(lab: SimpleNamespace, n: int, severity: str | None) -> None:
+    assert verdicts(lab, good(lab, n)).get("too_few") == severity
+
+
+def test_answers_of_one_token_are_too_few_to_know_a_speed_by(lab: SimpleNamespace) -> None:
+    assert verdicts(lab, [lab.sent(i, (75 * i + 9,), requested=1, sent=75 * i) for i in range(40)]) == {
+        "too_few": "invalid"
+    }
+
+
+@pytest.mark.parametrize(("lag", "severity"), [(1.0, None), (1.1, "warn"), (10.0, "warn"), (10.1, "invalid")])
+@pytest.mark.parametrize("which", ["client_lag_ms_p99", "loop_lag_ms_p99"])
+def test_client_bound(lab: SimpleNamespace, lag: float, severity: str | None, which: str) -> None:
+    # A ttft of 100 ms: warn above 1 ms, invalid above 10.
+    assert verdicts(lab, good(lab), client={which: lag}).get("client_bound") == severity
+
+
+def test_client_bound_has_a_floor(lab: SimpleNamespace) -> None:
+    quick = [lab.sent(i, (75 * i + 10, 75 * i + 200, 75 * i + 300), sent=75 * i) for i in range(40)]
+    # A ttft of 10 ms: still 1 ms and 5 ms.
+    assert "client_bound" not in verdicts(lab, quick, client={"client_lag_ms_p99": 1.0, "loop_lag_ms_p99": None})
+    assert verdicts(lab, quick, client={"client_lag_ms_p99": 5.0})["client_bound"] == "warn"
+    assert verdicts(lab, quick, client={"client_lag_ms_p99": 5.1})["client_bound"] == "invalid"
+
+
+def bursty(lab: SimpleNamespace, per_burst: int, bursts: int) -> list[Sent]:
+    """Bursts 100 ms apart, their fragments 10 µs apart."""
+    arrivals = [100 + 100 * b + k / 100 for b in range(bursts) for k in range(per_burst)]
+    return [
+        lab.sent(i, [75 * i + a for a in arrivals], sent=75 * i, requested=len(arrivals), ended=75 * i + 300)
+        for i in range(40)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("per_burst", "bursts", "drafts", "severity"),
+    [
+        (1, 16, None, None),
+        (4, 4, None, "warn"),  # undeclared speculation, or a proxy
+        (4, 4, 3, None),  # 3 drafted tokens and the verified one
+        (4, 4, 2, "warn"),
+        (16, 4, None, "invalid"),  # more than any drafter gives
+        (16, 3, 4, "invalid"),
+        (4, 40, None, None),  # 1 / 39 of tpot
+    ],
+)
+def test_buffered(lab: SimpleNamespace, per_burst: int, bursts: int, drafts: int | None, severity: str | None) -> None:
+    found = verdicts(lab, bursty(lab, per_burst, bursts), draft_tokens=drafts)
+    assert found.get("buffered") == severity
+
+
+@pytest.mark.parametrize(("whole", "severity"), [(2, None), (3, "invalid"), (40, "invalid")])
+def test_replies_in_one_piece_are_buffered(lab: SimpleNamespace, whole: int, severity: str | None) -> None:
+    pieces = [lab.sent(100 + i, (75 * i + 300,), sent=75 * i, output=3, text_bytes=12) for i in range(whole)]
+    assert verdicts(lab, [*good(lab), *pieces][whole:]).get("buffered") == severity
+
+
+@pytest.mark.parametrize(("cached", "severity"), [(50, None), (100, "warn"), (300, "invalid")])
+def test_cache_hits(lab: SimpleNamespace, cached: int, severity: str | None) -> None:
+    # Of 1000 tokens; 32 are forgiven, so 50 are 1.8 %, 100 6.8 %, 300 26.8 %.
+    sent = good(lab, input_tokens=1000, cached_tokens=cached)
+    assert verdicts(lab, sent).get("cache_hits") == severity
+
+
+def test_a_shared_system_prompt_is_no_cache_hit(lab: SimpleNamespace) -> None:
+    sent = good(lab, input_tokens=1000, cached_tokens=500)
+    assert "cache_hits" not in verdicts(lab, sent, common_bytes=20)  # of 40 bytes: half of every prompt
+
+
+@pytest.mark.parametrize(("growth", "found"), [(0.0, False), (0.04, False), (0.3, True), (-0.3, True)])
+def test_drifting(lab: SimpleNamespace, growth: float, found: bool) -> None:
+    n = 100
+    sent = []
+    for i in range(n):
+        gap = 100 * (1 + growth * i / n)
+        sent.append(lab.sent(i, (75 * i + 100, 75 * i + 100 + gap, 75 * i + 100 + 2 * gap), sent=75 * i))
+    assert verdicts(lab, sent) == ({"drifting": "warn"} if found else {})
+
+
+@pytest.mark.parametrize(("asked", "found"), [(3, False), (4, True), (2, True)])
+def test_osl_mismatch(lab: SimpleNamespace, asked: int, found: bool) -> None:
+    assert verdicts(lab, good(lab, requested=asked)) == ({"osl_mismatch": "warn"} if found else {})
+
+
+def test_hidden_tokens(lab: SimpleNamespace) -> None:
+    # 100 tokens billed, 12 bytes streamed, and usage does not say where the rest went.
+    assert verdicts(lab, good(lab, output=100, requested=100)) == {"hidden_tokens": "invalid"}
+    # Where usage names them, they are subtracted.
+    named = good(lab, output=100, requested=100, reasoning_tokens=97)
+    assert verdicts(lab, named) == {}
+
+
+def test_mixed_tokens(lab: SimpleNamespace) -> None:
+    assert verdicts(lab, [*good(lab), _at(lab, 99, 0, output=None)]) == {"mixed_tokens": "invalid"}
+
+
+def test_estimated_tokens(lab: SimpleNamespace) -> None:
+    assert verdicts(lab, good(lab, output=None)) == {"estimated_tokens": "warn"}
+
+
+@pytest.mark.parametrize(("spread", "found"), [(0.0, True), (5.0, True), (75.0, False)])
+def test_lockstep(lab: SimpleNamespace, spread: float, found: bool) -> None:
+    # Ten waves of four requests of 300 ms, the starts of a wave `spread` ms apart.
+    sent = [_at(lab, 4 * wave + slot, 300 * wave + spread * slot) for wave in range(10) for slot in range(4)]
+    assert ("lockstep" in verdicts(lab, sent)) == found
+
+
+def test_lockstep_means_nothing_for_two(lab: SimpleNamespace) -> None:
+    sent = [_at(lab, 2 * wave + slot, 300 * wave) for wave in range(20) for slot in range(2)]
+    assert "lockstep" not in verdicts(lab, sent, concurrency=2)
+
+
+def test_reused_prompts(lab: SimpleNamespace) -> None:
+    assert verdicts(lab, good(lab, prompt_id="p")) == {}  # its salt makes each another
+    assert verdicts(lab, good(lab, prompt_id="p", salt="")) == {"reused_prompts": "warn"}
+
+
+def test_backend_changed(lab: SimpleNamespace) -> None:
+    one = good(lab, model="m", system_fingerprint="f1")
+    assert verdicts(lab, one) == {}
+    assert verdicts(lab, [*one, _at(lab, 99, 0, model="m", system_fingerprint="f2")]) == {"backend_changed": "warn"}
+    assert verdicts(lab, one, earlier_backends=frozenset({("other", "")})) == {"backend_changed": "warn"}
+    assert backends_of(lab.requests(*one)) == {("m", "f1")}
