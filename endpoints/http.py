@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -136,7 +137,8 @@ class HttpTransport:
         *,
         timeouts: Timeouts | None = None,
         policy: ReusePolicy | None = None,
-        verify_tls: bool = True,
+        tls: ssl.SSLContext | None = None,
+        proxy: bool = False,
         keep_text: bool = False,
         scrub: Callable[[str], str] | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
@@ -148,7 +150,8 @@ class HttpTransport:
         self._headers["Accept-Encoding"] = "identity"  # compression holds a stream back; it is still read
         self._timeouts = timeouts or Timeouts()
         self._policy = policy or ReusePolicy()
-        self._verify_tls = verify_tls
+        self._tls = tls or True
+        self._proxy = proxy
         self._keep_text = keep_text
         self._scrub = scrub
         self._now = now_ns
@@ -186,7 +189,7 @@ class HttpTransport:
                 data=call.body,
                 headers=self._headers,
                 allow_redirects=False,
-                ssl=self._verify_tls,
+                ssl=self._tls,
                 trace_request_ctx=exchange,
             ) as response:
                 exchange.headers_ns = self._arrival(watch)
@@ -294,7 +297,7 @@ class HttpTransport:
             trace_configs=[self._trace()],
             auto_decompress=True,
             read_bufsize=2**20,  # the default's high-water mark pauses the socket and moves every stamp after it
-            trust_env=False,
+            trust_env=self._proxy,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
 

@@ -85,10 +85,10 @@ async def _models(target: Target, found: Probed) -> None:
     url = join(target.url, "/models")
     trips = []
     try:
-        async with aiohttp.ClientSession(timeout=timeout, headers=dict(target.headers)) as session:
+        async with aiohttp.ClientSession(timeout=timeout, headers=dict(target.headers), trust_env=target.proxy) as session:
             for _ in range(3):
                 began = time.monotonic()
-                async with session.get(url, allow_redirects=False, ssl=target.verify_tls) as response:
+                async with session.get(url, allow_redirects=False, ssl=target.tls) as response:
                     raw = await read_some(response.content, _MOST_BODY)
                     trips.append((time.monotonic() - began) * 1e3)
                     status, found.server = response.status, target.scrub(response.headers.get("Server", "")) or None

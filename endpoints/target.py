@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import urlsplit, urlunsplit
 
 from endpoints.dialects import ROUTES, RequestShape
 from endpoints.http import HttpTransport, ReusePolicy, Timeouts
+from endpoints.tls import context_of
 from profiles.loading import ResolvedArm
 from profiles.secrets import read_key, redact, redact_urls, secrets_in
 
@@ -20,7 +23,8 @@ class Target:
     url: str
     headers: Mapping[str, str]
     shape: RequestShape
-    verify_tls: bool
+    tls: ssl.SSLContext
+    proxy: bool  # go through the environment's proxy
     secrets: tuple[str, ...]
     timeouts: Timeouts
 
@@ -40,9 +44,10 @@ class Target:
             self.headers,
             timeouts=self.timeouts,
             policy=policy,
-            verify_tls=self.verify_tls,
+            tls=self.tls,
+            proxy=self.proxy,
             keep_text=keep_text,
-            scrub=self.scrub,
+            scrub=lru_cache(64)(self.scrub),  # most of what is scrubbed says the same in every reply
         )
 
     def __repr__(self) -> str:
@@ -63,7 +68,7 @@ def target_of(
         headers["Authorization"] = f"Bearer {key}"
     secrets = tuple(s for s in (key, *secrets_in(arm.headers, arm.extra_body)) if s)
     shape = RequestShape(arm.api, arm.model or "", max_tokens, dict(sampling), dict(arm.extra_body))
-    return Target(arm.name, arm.url, headers, shape, arm.verify_tls, secrets, timeouts)
+    return Target(arm.name, arm.url, headers, shape, context_of(arm.tls), arm.proxy == "env", secrets, timeouts)
 
 
 def join(base: str, route: str) -> str:

@@ -12,7 +12,7 @@ from profiles.errors import ProfileError, Refusal, did_you_mean
 from profiles.files import read_text, user_path
 from profiles.hosts import origin
 from profiles.merging import displace, merge, overlay_sweep
-from profiles.models import Arm, Auth, Limits, Load, Prices, Speculation, SweepFile, Workload
+from profiles.models import Arm, Auth, Limits, Load, Prices, Speculation, SweepFile, Tls, Workload
 from profiles.names import clash, slug
 from profiles.secrets import REDACTED, looks_secret, redact_sweep
 from profiles.validating import validate
@@ -63,7 +63,9 @@ class ResolvedArm:
     extra_body: dict[str, Any]
     prices: Prices | None
     metrics_url: str | None
-    verify_tls: bool
+    tls: Tls
+    proxy: str  # none | env
+    stream: bool
     speculation: Speculation | None
 
 
@@ -211,18 +213,23 @@ def _anchored(document: Mapping[str, Any], folder: Path, env: Mapping[str, str])
             return section
         return {**section, key: escape(str(folder)) + "/" + value}
 
-    def anchor_auth(section: Any) -> Any:
-        if not isinstance(section, Mapping) or "auth" not in section:
+    def anchor_files(section: Any) -> Any:
+        if not isinstance(section, Mapping):
             return section
-        return {**section, "auth": anchor(section["auth"], "file")}
+        anchored = dict(section)
+        if "auth" in anchored:
+            anchored["auth"] = anchor(anchored["auth"], "file")
+        if "tls" in anchored:
+            anchored["tls"] = anchor(anchor(anchor(anchored["tls"], "ca"), "cert"), "key")
+        return anchored
 
     anchored = dict(document)
     if "workload" in anchored:
         anchored["workload"] = anchor(anchor(anchored["workload"], "prompts"), "use", only_files=True)
     if "endpoint" in anchored:
-        anchored["endpoint"] = anchor_auth(anchored["endpoint"])
+        anchored["endpoint"] = anchor_files(anchored["endpoint"])
     if isinstance(anchored.get("arms"), Mapping):
-        anchored["arms"] = {name: anchor_auth(arm) for name, arm in anchored["arms"].items()}
+        anchored["arms"] = {name: anchor_files(arm) for name, arm in anchored["arms"].items()}
     return anchored
 
 
@@ -254,6 +261,8 @@ def _inherited_by(
     for fields in ("headers", "extra_body"):
         if isinstance(elsewhere.get(fields), Mapping):
             elsewhere[fields] = _without_secrets(elsewhere[fields])
+    if isinstance(elsewhere.get("tls"), Mapping):
+        elsewhere["tls"] = {name: value for name, value in elsewhere["tls"].items() if name not in ("cert", "key")}
     if endpoint.get("url") is not None:
         home = _origin(endpoint["url"])
     else:
@@ -286,9 +295,15 @@ def _arm(name: str, own: dict[str, Any], endpoint: dict[str, Any], path: Path_, 
         extra_body=arm.extra_body,
         prices=arm.prices,
         metrics_url=arm.metrics_url,
-        verify_tls=arm.verify_tls,
+        tls=arm.tls.model_copy(update={name: path and str(user_path(path)) for name, path in _tls_files(arm.tls)}),
+        proxy=arm.proxy,
+        stream=arm.stream,
         speculation=arm.speculation,
     )
+
+
+def _tls_files(tls: Tls) -> list[tuple[str, str | None]]:
+    return [("ca", tls.ca), ("cert", tls.cert), ("key", tls.key)]
 
 
 def _without_secrets(value: Any) -> Any:

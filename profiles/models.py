@@ -178,8 +178,31 @@ class Speculation(Strict):
     draft_tokens: Annotated[int, Field(ge=1, le=10_000)] | None = None
 
 
+class Tls(Strict):
+    """Whom to trust: `verify: false` trusts anyone (and is shown in the report); `ca`, `cert`, `key`: PEM files.
+
+    `ca` replaces the system's authorities; `cert` and `key` are the client's own (the key may be in the cert file).
+    """
+
+    verify: bool = True
+    ca: Text | None = None
+    cert: Text | None = None
+    key: Text | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Tls:
+        if self.key is not None and self.cert is None:
+            raise Refusal("a key is given without its certificate", "add cert: FILE")
+        if self.ca is not None and not self.verify:
+            raise Refusal("ca is given and verify is false", "keep one of them")
+        return self
+
+
 class Endpoint(Strict):
-    """One endpoint. `url` may be missing where every arm names its own."""
+    """One endpoint. `url` may be missing where every arm names its own.
+
+    `stream: false` is for an endpoint that cannot stream; `proxy: env` goes through HTTP(S)_PROXY, and never unasked.
+    """
 
     url: EndpointUrl | None = None
     model: Text | None = None
@@ -189,7 +212,9 @@ class Endpoint(Strict):
     extra_body: Annotated[dict[str, Any], AfterValidator(_extra_body)] = Field(default_factory=dict)
     prices: Prices | None = None
     metrics_url: Url | None = None
-    verify_tls: bool = True
+    tls: Tls = Field(default_factory=Tls)
+    proxy: Literal["none", "env"] = "none"
+    stream: bool = True
 
     @model_validator(mode="before")
     @classmethod

@@ -110,5 +110,5 @@ def new_run(prepared: Prepared, store: RunStore, listen: Listener) -> SweepRun:
 
 
 def _warnings(prepared: Prepared) -> list[str]:
-    unsafe = [arm.name for arm in prepared.sweep.arms if not arm.verify_tls]
-    return [f"TLS certificates are not verified for arm {name} (verify_tls: false)" for name in unsafe]
+    unsafe = [arm.name for arm in prepared.sweep.arms if not arm.tls.verify]
+    return [f"TLS certificates are not verified for arm {name} (tls: {{verify: false}})" for name in unsafe]

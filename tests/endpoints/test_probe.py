@@ -14,10 +14,11 @@ from endpoints.http import Timeouts
 from endpoints.outcomes import Outcome
 from endpoints.probe import PreflightError, as_json, preflight, probe
 from endpoints.target import Target, join, target_of
+from endpoints.tls import context_of
 from endpoints.transport import Call, Exchange
 from profiles.errors import ProfileError
 from profiles.loading import ResolvedArm
-from profiles.models import Auth
+from profiles.models import Auth, Tls
 
 KEY = "sk-a/secret+key=0123456789"
 MODELS = b'{"object": "list", "data": [{"id": "m"}]}'
@@ -62,7 +63,8 @@ def target(url: str, key: str | None = KEY, **shape: Any) -> Target:
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     asked: dict[str, Any] = {"api": CHAT, "model": "m", "max_tokens": 256, "sampling": {}, "extra_body": {}} | shape
     secrets = () if key is None else (key,)
-    return Target("default", url + "/v1", headers, RequestShape(**asked), True, secrets, Timeouts(2.0, 2.0, 2.0))
+    waits = Timeouts(2.0, 2.0, 2.0)
+    return Target("default", url + "/v1", headers, RequestShape(**asked), context_of(Tls()), False, secrets, waits)
 
 
 async def refused(at: Target) -> str:
@@ -324,7 +326,7 @@ def test_routes_are_joined_to_the_path() -> None:
 def arm(**differs: Any) -> ResolvedArm:
     given: dict[str, Any] = dict.fromkeys(ResolvedArm.__dataclass_fields__)
     given |= {"name": "on", "url": "http://h/v1", "model": "m", "api": CHAT, "headers": {}, "extra_body": {}}
-    return ResolvedArm(**(given | {"verify_tls": True} | differs))
+    return ResolvedArm(**(given | {"tls": Tls(), "proxy": "none", "stream": True} | differs))
 
 
 def test_a_target_holds_the_key_and_never_shows_it() -> None:

@@ -259,7 +259,7 @@ def test_a_point_that_never_succeeds_is_given_up(lab: SimpleNamespace, concurren
 
 
 def test_a_slot_that_fails_at_once_pauses_longer_and_longer(lab: SimpleNamespace) -> None:
-    # One success, so that the point is not given up after 20 failures, which come 50, 100, 200, 400, 800, 1000, 1000 ms apart.
+    # One success, so that 20 failures do not end the point. They come 50, 100, 200, 400, 800, 1000, 1000 ms apart.
     ran = lab.drive(LoadPlan(1, 40.0, None), lambda n: lab.Reply(1.0) if n == 0 else lab.Reply(0.0, 0, Outcome.RESET))
     failed = [s.exchange.issued_ns for s in ran.result.sent[1:]]
     gaps = [round((b - a) / 1e6) for a, b in pairwise(failed)]
