@@ -14,8 +14,8 @@ import altair as alt
 from reports.formats import clean, number, users
 from reports.headline import title
 from reports.labels import SIDES, Anchor, place
-from reports.points import METRICS, combine, get, is_measured, is_valid, num, verdicts
-from sweeps.frontier import step_line
+from reports.points import METRICS, combine, get, is_measured, num, verdicts
+from sweeps.frontier import is_valid, step_line
 
 Summary = Mapping[str, Any]
 Rows = list[dict[str, Any]]

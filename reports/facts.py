@@ -7,13 +7,15 @@ from typing import Any
 
 from reports.formats import MISSING, clean, integer, seconds, usd
 
+UNVERIFIED = " (its TLS certificate was not verified)"
+
 
 def arm_facts(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One dict an arm: name, url, model, api, speculation, server and why its curve ended, all as text."""
     return [
         {
             "name": clean(name, 60),
-            "url": _word(arm["url"]),
+            "url": _word(arm["url"]) + (UNVERIFIED if arm.get("verify_tls") is False else ""),
             "model": _word(arm["model"]),
             "api": _word(arm["api"]),
             "speculation": flat(arm["speculation"]) or "none declared",

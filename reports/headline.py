@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.formats import clean, listing, number, plural
-from reports.points import is_valid, load_label, verdicts
+from reports.points import load_label, verdicts
+from sweeps.frontier import is_valid
 
 Summary = Mapping[str, Any]
 

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reports.formats import clean, number, seconds
-from reports.points import is_valid, num, verdicts
+from reports.points import num, verdicts
 from sweeps.events import (
     Event,
     Note,
@@ -32,6 +32,7 @@ from sweeps.events import (
     SweepFinished,
     SweepStarted,
 )
+from sweeps.frontier import is_valid
 
 REDRAW_S = 0.25
 

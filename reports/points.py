@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from sweeps.frontier import is_valid
+
 Point = Mapping[str, Any]
 
 # Metrics that are compared: name, path inside point.json, whether higher is better.
@@ -62,10 +64,6 @@ def num(point: Point, *path: str) -> float | None:
 
 def verdicts(point: Point) -> list[dict[str, Any]]:
     return [v for v in get(point, "verdicts") or [] if isinstance(v, dict)]
-
-
-def is_valid(point: Point) -> bool:
-    return point.get("status") == "finished" and not any(v.get("severity") == "invalid" for v in verdicts(point))
 
 
 def is_measured(point: Point) -> bool:

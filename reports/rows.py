@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from reports.formats import MISSING, clean, integer, number, percent_change, span, usd
-from reports.points import interval, is_valid, load_label, load_order, num, usd_per_million_output, verdicts
+from reports.points import interval, load_label, load_order, num, usd_per_million_output, verdicts
+from sweeps.frontier import is_valid
 
 HEADINGS = {
     "load": "Users",

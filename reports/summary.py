@@ -9,8 +9,8 @@ from typing import Any
 
 from reports.comparison import compare
 from reports.formats import clean, listing
-from reports.points import get, is_measured, is_valid, load_order, num, verdicts
-from sweeps.frontier import frontier
+from reports.points import get, is_measured, load_order, num, verdicts
+from sweeps.frontier import frontier, is_valid
 
 SCHEMA_VERSION = 1
 JOURNAL_HEAD = b'{"schema_version"'  # how every line of a journal begins
@@ -53,12 +53,13 @@ def assemble(
             "model": arm.get("model"),
             "api": arm.get("api"),
             "speculation": arm.get("speculation"),
+            "verify_tls": arm.get("verify_tls", True),
             "server": {"name": arm.get("server"), **(arm.get("probe") or {})},
         }
         for name, arm in manifest["arms"].items()
     }
     for point in points:  # an arm that only the points know still has a curve
-        arms.setdefault(point["arm"], dict.fromkeys(("url", "model", "api", "speculation", "server")))
+        arms.setdefault(point["arm"], dict.fromkeys(("url", "model", "api", "speculation", "server", "verify_tls")))
     order = list(arms)
     points = sorted(points, key=lambda p: (order.index(p["arm"]), load_order(p), p.get("trial") or 1))
     skipped = skipped_points(journal, points)

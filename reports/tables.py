@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from reports.formats import clean
-from reports.points import get, is_valid, usd_per_million_output, verdicts
+from reports.points import get, usd_per_million_output, verdicts
+from sweeps.frontier import is_valid
 
 QUANTILES = ("mean", "p50", "p90", "p95", "p99")
 

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from reports.formats import clean, integer, number
 from reports.headline import grouped_verdicts, headline, places, severity, verdict_line
-from reports.points import is_valid, load_label, load_order, num, verdicts
+from reports.points import load_label, load_order, num, verdicts
+from sweeps.frontier import is_valid
 
 Summary = Mapping[str, Any]
 

@@ -10,20 +10,19 @@ AXES = ("tps_per_user", "system_tps")
 
 
 def is_valid(point: Mapping[str, Any]) -> bool:
-    """Finished, with no verdict of severity `invalid`, and with both numbers."""
-    verdicts = point.get("verdicts", [])
-    sound = point.get("status", "finished") == "finished" and all(v["severity"] != "invalid" for v in verdicts)
-    return sound and all(point.get(axis) is not None for axis in AXES)
+    """Finished, with no verdict of severity `invalid`."""
+    return point.get("status") == "finished" and all(v["severity"] != "invalid" for v in point.get("verdicts", []))
 
 
 def combined(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Valid trials of one (arm, load) combined: medians; their interval is the range of the trials, or the one trial's.
+    """Valid trials of one (arm, load) that have both numbers, combined by the median.
 
-    Sorted by arm (as first seen) and concurrency.
+    Their interval is the range of the trials, or the interval of the one trial. Sorted by arm (as first seen) and concurrency.
     """
     groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for point in points:
-        if point.get("kind", "measure") == "measure" and is_valid(point):
+        whole = is_valid(point) and all(point.get(axis) is not None for axis in AXES)
+        if whole and point.get("kind", "measure") == "measure":
             groups.setdefault((point["arm"], point["concurrency"]), []).append(point)
     arms = list(dict.fromkeys(arm for arm, _ in groups))
     rows = []
