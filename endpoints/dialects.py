@@ -46,12 +46,23 @@ class RequestShape:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts as a server stated them; None where it stated none."""
+    """Token counts as a server stated them; None where it stated none. `output_tokens` include all reasoning."""
 
     input_tokens: int | None
     output_tokens: int | None
     cached_tokens: int | None
     reasoning_tokens: int | None
+
+    def after(self, earlier: Usage | None) -> Usage:
+        """The last count of each field; zeros and silence take no count back."""
+        if earlier is None:
+            return self
+        return Usage(
+            self.input_tokens or earlier.input_tokens,
+            self.output_tokens or earlier.output_tokens,
+            earlier.cached_tokens if self.cached_tokens is None else self.cached_tokens,
+            earlier.reasoning_tokens if self.reasoning_tokens is None else self.reasoning_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +110,7 @@ def interpret(doc: Mapping[str, Any], kind: bytes = b"") -> Delta:
     finish: str | None = None
     token_ids: int | None = None
     error = error_of(doc, kind)
+    usage = usage_of(doc.get("usage"))
     choices = doc.get("choices")
     if isinstance(choices, list):
         for choice in choices:
@@ -109,6 +121,7 @@ def interpret(doc: Mapping[str, Any], kind: bytes = b"") -> Delta:
                 finish = _str(reason)
                 if reason in _BROKEN:
                     error = error or error_of(choice) or f"the server ended the reply with finish reason {reason!r}"
+            usage = usage or usage_of(choice.get("usage"))  # Moonshot's place for it
             text = choice.get("text")
             if isinstance(text, str):
                 visible += text
@@ -119,7 +132,12 @@ def interpret(doc: Mapping[str, Any], kind: bytes = b"") -> Delta:
             if isinstance(delta, dict):
                 content = delta.get("content")
                 visible += _text(content) + _text(delta.get("refusal"))
-                thought = _text(delta.get("reasoning_content")) or _text(delta.get("reasoning")) or _thinking(content)
+                thought = (
+                    _text(delta.get("reasoning_content"))
+                    or _text(delta.get("reasoning"))
+                    or _text(delta.get("reasoning_details"))
+                    or _thinking(content)
+                )
                 reasoned = reasoned or bool(thought)
                 hidden += thought + _calls(delta)
     return Delta(
@@ -128,7 +146,7 @@ def interpret(doc: Mapping[str, Any], kind: bytes = b"") -> Delta:
         reasoned,
         token_ids,
         finish,
-        usage_of(doc.get("usage")),
+        usage,
         error,
         _str(doc.get("model")),
         _str(doc.get("system_fingerprint")),
@@ -143,12 +161,13 @@ def usage_of(usage: object) -> Usage | None:
     inputs, outputs = _int(usage.get("prompt_tokens")), _int(usage.get("completion_tokens"))
     if inputs is None and outputs is None:
         return None
-    return Usage(
-        inputs,
-        outputs,
-        _int(_detail(usage, "prompt_tokens_details").get("cached_tokens")),
-        _int(_detail(usage, "completion_tokens_details").get("reasoning_tokens")),
-    )
+    cached = _int(_detail(usage, "prompt_tokens_details").get("cached_tokens"))
+    reasoning = _int(_detail(usage, "completion_tokens_details").get("reasoning_tokens"))
+    if outputs is not None and reasoning:
+        # Some servers (xAI) count reasoning beside the completion, not in it: the total tells.
+        beside = _int(usage.get("total_tokens")) == (inputs or 0) + outputs + reasoning
+        outputs += reasoning if beside or reasoning > outputs else 0
+    return Usage(inputs, outputs, cached, reasoning)
 
 
 def error_of(doc: Mapping[str, Any], kind: bytes = b"") -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAX_EVENT_BYTES = 64 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -33,7 +34,7 @@ class EventStreamDecoder:
 
     __slots__ = ("_data", "_held", "_kind", "_partial", "_skip_lf", "_started", "max_event_bytes")
 
-    def __init__(self, max_event_bytes: int = 64 * 1024 * 1024) -> None:
+    def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self.max_event_bytes = max_event_bytes
         self._partial = bytearray()  # a line that has not ended yet
         self._data: list[bytes] = []  # data lines of the event being built

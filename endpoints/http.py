@@ -18,14 +18,15 @@ from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
 from endpoints.dialects import NotAnEvent, error_of, parse
+from endpoints.eventstream import MAX_EVENT_BYTES
 from endpoints.outcomes import Outcome, of_exception, of_status
+from endpoints.ratelimit import pause_of
 from endpoints.reply import EventTooLarge, Reply
 from endpoints.transport import Call, Exchange, Progress
 
 _AFTER_DONE_S = 0.25  # how long a server may take to end the body after [DONE] before the socket is given up
 _SWEEP_S = 0.1
 _ERROR_BODY = 64 * 1024
-_MOST_BODY = 512 * 1024 * 1024  # no reply is this long; an endless one must not fill the memory
 _ERROR_TEXT, _NAME_TEXT = 500, 200  # characters kept of what a server says in errors, and in names
 _HEADERS = {"Content-Type": "application/json", "Accept": "text/event-stream"}
 _DEATHS_BEFORE_FRESH = 2
@@ -38,6 +39,17 @@ class Timeouts:
     connect: float = 30.0
     first_byte: float = 300.0
     idle: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most bytes of one reply's body (as unpacked), and of one event in it, that are taken before it is given up.
+
+    Far beyond any real reply: they keep an endless one from filling the memory. (aiohttp bounds the head.)
+    """
+
+    body: int = 256 * 1024 * 1024
+    event: int = MAX_EVENT_BYTES
 
 
 @dataclass(slots=True)
@@ -71,6 +83,13 @@ class _StampedHandler(ResponseHandler):
         if data:  # without any, aiohttp goes on unpacking what had come before
             self.arrived_ns = self._now_ns()
         super().data_received(data)
+
+    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
+        super().set_exception(exc, *cause)
+        body = self._payload
+        if body is not None and not body.is_eof() and isinstance(exc, aiohttp.http_exceptions.HttpProcessingError):
+            # aiohttp would leave the body's reader waiting. Soon, not now: what came before is to be read first.
+            self._loop.call_soon(body.set_exception, aiohttp.ClientPayloadError(str(exc)), exc)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self.lost = exc
@@ -136,6 +155,7 @@ class HttpTransport:
         headers: Mapping[str, str],
         *,
         timeouts: Timeouts | None = None,
+        bounds: Bounds | None = None,
         policy: ReusePolicy | None = None,
         tls: ssl.SSLContext | None = None,
         proxy: bool = False,
@@ -149,6 +169,7 @@ class HttpTransport:
         self._headers |= {name: value for name, value in headers.items() if name.lower() != "accept-encoding"}
         self._headers["Accept-Encoding"] = "identity"  # compression holds a stream back; it is still read
         self._timeouts = timeouts or Timeouts()
+        self._bounds = bounds or Bounds()
         self._policy = policy or ReusePolicy()
         self._tls = tls or True
         self._proxy = proxy
@@ -181,7 +202,7 @@ class HttpTransport:
         _watch.set(watch)
         exchange.attempts += 1
         exchange.reused = False
-        reply = Reply(keep_text=self._keep_text)
+        reply = Reply(keep_text=self._keep_text, max_event_bytes=self._bounds.event)
         self._watches.add(watch)
         try:
             async with self._session(fresh).post(
@@ -194,6 +215,7 @@ class HttpTransport:
             ) as response:
                 exchange.headers_ns = self._arrival(watch)
                 exchange.status = response.status
+                exchange.pause_s = pause_of(response.headers, response.status, time.time())
                 if 200 <= response.status < 300:
                     await self._read(response, reply, exchange, watch, on_progress)
                     if exchange.outcome is None:
@@ -213,6 +235,8 @@ class HttpTransport:
                 return self._failed(exc, exchange, watch)
         finally:
             self._watches.discard(watch)
+            if reply.error is not None and exchange.outcome is not None:  # explains whatever happened after it
+                exchange.outcome, exchange.error = Outcome.ERROR_EVENT, reply.error
             exchange.ended_ns = self._now()
             _copy(reply, exchange)
             _clean(exchange, self._scrub)
@@ -245,8 +269,9 @@ class HttpTransport:
             if not block:
                 return
             size += len(block)
-            if size > _MOST_BODY:
-                exchange.outcome, exchange.error = Outcome.BAD_STREAM, f"the body is larger than {_MOST_BODY:,} bytes"
+            if size > self._bounds.body:
+                exchange.outcome = Outcome.BAD_STREAM
+                exchange.error = f"the body is larger than {self._bounds.body:,} bytes"
                 return
             at = self._arrival(watch)
             watch.since_ns, watch.limit_ns, watch.outcome = at, idle_ns, Outcome.IDLE_TIMEOUT

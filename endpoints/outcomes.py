@@ -39,6 +39,9 @@ _CLIENT_ERRNOS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EADDRINUSE}
 )
 
+# What aiohttp calls a body that ended before its last chunk or its length; any other fault of it cannot be read at all.
+_CUT_SHORT = aiohttp.http_exceptions.TransferEncodingError | aiohttp.http_exceptions.ContentLengthError
+
 
 def of_status(status: int) -> Outcome:
     """The class of a reply whose status is not 2xx. A redirect is never followed with a key, so it is no stream."""
@@ -73,6 +76,9 @@ def of_exception(exc: BaseException, *, reply_began: bool) -> Outcome:
     if isinstance(exc, aiohttp.ClientConnectorError):
         return Outcome.CONNECT_TIMEOUT if number == errno.ETIMEDOUT else Outcome.REFUSED
     if isinstance(exc, aiohttp.ClientPayloadError):
+        why = exc.__cause__
+        if isinstance(why, aiohttp.http_exceptions.HttpProcessingError) and not isinstance(why, _CUT_SHORT):
+            return Outcome.BAD_STREAM
         return Outcome.RESET if number == errno.ECONNRESET else Outcome.TRUNCATED
     if isinstance(exc, aiohttp.ServerDisconnectedError):
         return Outcome.TRUNCATED if reply_began else Outcome.RESET

@@ -85,7 +85,8 @@ async def _models(target: Target, found: Probed) -> None:
     url = join(target.url, "/models")
     trips = []
     try:
-        async with aiohttp.ClientSession(timeout=timeout, headers=dict(target.headers), trust_env=target.proxy) as session:
+        options: dict[str, Any] = {"timeout": timeout, "headers": dict(target.headers), "trust_env": target.proxy}
+        async with aiohttp.ClientSession(**options) as session:
             for _ in range(3):
                 began = time.monotonic()
                 async with session.get(url, allow_redirects=False, ssl=target.tls) as response:

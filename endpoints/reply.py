@@ -6,7 +6,7 @@ import hashlib
 from itertools import pairwise
 
 from endpoints import dialects
-from endpoints.eventstream import EventStreamDecoder, EventTooLarge
+from endpoints.eventstream import MAX_EVENT_BYTES, EventStreamDecoder, EventTooLarge
 from endpoints.outcomes import Outcome
 
 _KEEP_HEAD = 65_536  # bytes of a body without events kept for the error text
@@ -16,7 +16,7 @@ class Reply:
     """Feed blocks with their arrival stamps (ns, any monotonic origin); read the fields when the body has ended.
 
     `chunk_ns`: arrival of each fragment with text (content, reasoning, tool calls); `chunk_tokens()`: tokens in each,
-    where the server tells. `usage` is the last one that held an integer. `dropped` counts events that were no JSON.
+    where the server tells. `usage` holds the last count of each kind. `dropped` counts events that were no JSON.
     """
 
     __slots__ = (
@@ -42,8 +42,8 @@ class Reply:
         "usage",
     )
 
-    def __init__(self, *, keep_text: bool = False) -> None:
-        self._decoder = EventStreamDecoder()
+    def __init__(self, *, keep_text: bool = False, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._decoder = EventStreamDecoder(max_event_bytes)
         self._hash = hashlib.blake2b(digest_size=8)
         self._texts: list[str] | None = [] if keep_text else None
         self._cumulative: list[int | None] = []
@@ -103,7 +103,7 @@ class Reply:
         else:
             self._textless += delta.token_ids or 0
         if delta.usage is not None:
-            self.usage = delta.usage
+            self.usage = delta.usage.after(self.usage)
         self.reasoned = self.reasoned or delta.reasoned
         self.finish_reason = delta.finish_reason or self.finish_reason
         self.error = self.error or delta.error

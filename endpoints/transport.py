@@ -46,6 +46,7 @@ class Exchange:
     outcome: Outcome | None = None
     error: str | None = None
     retry_after: str | None = None
+    pause_s: float | None = None  # how long the server asks to wait before the next request
     chunk_ns: list[int] = field(default_factory=list)
     chunk_tokens: list[int] | None = None
     text_bytes: int = 0

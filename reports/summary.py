@@ -128,6 +128,9 @@ def end_of_curve(
     cut = [e for e in journal if e["event"] in ("interrupted", "run_finished")]
     interrupted = not cut or cut[-1]["event"] == "interrupted"
 
+    if decisions and decisions[-1].get("code"):
+        decided = decisions[-1]
+        return {"reason": decided["code"], "at": decided["concurrency"], "text": f"{up_to}; {clean(decided['text'])}"}
     if invalid:
         codes = sorted({v["code"] for p in invalid for v in verdicts(p) if v.get("severity") == "invalid"})
         why = f"invalid ({listing(codes)})" if codes else "not finished"

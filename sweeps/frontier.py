@@ -17,7 +17,7 @@ def is_valid(point: Mapping[str, Any]) -> bool:
 def combined(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Valid trials of one (arm, load) that have both numbers, combined by the median.
 
-    Their interval is the range of the trials, or the interval of the one trial. Sorted by arm (as first seen) and concurrency.
+    Their interval is the range of the trials, or that of the one trial. Sorted by arm (as first seen) and concurrency.
     """
     groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for point in points:

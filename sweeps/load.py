@@ -22,6 +22,7 @@ _WARM_SHARE = 0.95
 _WARM_PATIENCE = 3  # median request lengths after the last start, for the slots that have not finished one
 _FILL_PATIENCE = 3  # median request lengths of filler while counted requests run on
 _HOPELESS = 20  # requests in a row that failed, with never a success: the point is given up
+_FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 1.0, 90.0  # after a 429 that does not say how long to wait
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 1.0  # a slot whose request failed at once does not hammer the server
 
 
@@ -112,6 +113,11 @@ class ClosedLoop:
         self._alone = False  # no more filler: the counted requests run on by themselves
         self._late = False  # the deadline has passed
         self._cut: str | None = None
+        self.throttled = 0  # requests refused by the server's rate limit
+        self.held_s = 0.0  # seconds the whole point has waited for it
+        self._throttled_in_a_row = 0
+        self._backoff_s = 0.0
+        self._paused_ns = 0  # no slot sends before this time
         self._notes: list[str] = []
         self._first_tokens = 0
         self._gates: list[asyncio.Event] = []
@@ -144,6 +150,8 @@ class ClosedLoop:
         for result in done:
             if isinstance(result, Exception):
                 raise result
+        if self.throttled:
+            self._notes.append(f"{self.throttled} requests were refused with 429; the point waited {self.held_s:.1f} s")
         return LoadResult(self.sent, self.window, origin, self._clock.now_ns(), self._notes, self._cut)
 
     def stop(self, reason: str) -> None:
@@ -161,6 +169,10 @@ class ClosedLoop:
         due = self._last_start_ns
         pause = 0.0
         while not self._over.is_set():
+            if self._paused_ns > self._clock.now_ns():
+                await self._pause()
+                due = self._clock.now_ns()
+                continue
             phase = self._phase_now()
             if phase is None:
                 return
@@ -182,7 +194,7 @@ class ClosedLoop:
                 self._current.pop(slot, None)
                 self._ended(sent)
             due = exchange.ended_ns or self._clock.now_ns()
-            if exchange.outcome is Outcome.OK:
+            if exchange.outcome is Outcome.OK or exchange.outcome is Outcome.RATE_LIMITED:
                 pause = 0.0
             else:
                 pause = min(_LAST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * pause))
@@ -223,9 +235,14 @@ class ClosedLoop:
             insort(self._lengths, ended - exchange.issued_ns)
             self._failures_in_a_row = 0
             self.tokens += exchange.output_tokens or len(exchange.chunk_ns)
+            self._throttled_in_a_row = 0
+        elif exchange.outcome is Outcome.RATE_LIMITED:
+            self._throttle(sent)
         elif exchange.outcome is not Outcome.CANCELLED:
             self.failed += 1
             self._failures_in_a_row += 1
+        if exchange.pause_s is not None:
+            self._hold(ended, exchange.pause_s)
         if sent.counted:
             self.counted_ended += 1
         self._needed -= sent.needed
@@ -237,7 +254,10 @@ class ClosedLoop:
         if not self._lengths and self._failures_in_a_row >= max(_HOPELESS, 2 * self.plan.concurrency):
             self.stop(f"{self._failures_in_a_row} requests in a row failed and none succeeded")
             return
-        if sent.phase == WARMUP:
+        if self._throttled_in_a_row >= max(_HOPELESS, 4 * self.plan.concurrency):
+            self.stop(f"{self._throttled_in_a_row} requests in a row were refused by the server's rate limit")
+            return
+        if sent.phase == WARMUP and exchange.outcome is not Outcome.RATE_LIMITED:
             self._warm.add(sent.slot)
             self._warm_ended += 1
         if self.window.t0_ns is None:
@@ -250,6 +270,30 @@ class ClosedLoop:
             else:
                 self._bound_t1()
         self._maybe_over()
+
+    def _throttle(self, sent: Sent) -> None:
+        """A request that the quota refused counts neither as failed nor as slow: another counts in its place."""
+        self.throttled += 1
+        self._throttled_in_a_row += 1
+        if sent.exchange.pause_s is None and sent.exchange.issued_ns >= self._paused_ns:
+            # It does not say how long. Quotas are of seconds or of minutes, so waits must grow beyond a minute.
+            self._backoff_s = min(_LONGEST_BACKOFF_S, 2 * self._backoff_s or _FIRST_BACKOFF_S)
+            self._hold(self._clock.now_ns(), self._backoff_s)
+        if sent.counted:
+            sent.counted = False
+            self.counted -= 1
+            if self.window.t1_ns is None:
+                self._closed_ns, self._bounded = None, False
+
+    def _hold(self, now: int, seconds: float) -> None:
+        """The whole point waits: no slot sends before then."""
+        until = now + int(max(seconds, _FIRST_PAUSE_S) * 1e9)
+        if until > self._paused_ns:
+            self.held_s += (until - max(now, self._paused_ns)) / 1e9
+            self._paused_ns = until
+
+    async def _pause(self) -> None:
+        await asyncio.sleep((self._paused_ns - self._clock.now_ns()) / 1e9)
 
     def _stagger(self, tokens: int) -> None:
         """Slot i starts when the first request has i/C of its tokens."""
@@ -322,7 +366,7 @@ class ClosedLoop:
             self._after((self._closed_ns + self._median() - self._clock.now_ns()) / 1e9, self._median_is_up)
 
     def _median_is_up(self) -> None:
-        if self.window.t1_ns is None and not self._over.is_set():
+        if self._closed_ns is not None and self.window.t1_ns is None and not self._over.is_set():
             self._shut(self._clock.now_ns(), "one median request length had passed")
             self._maybe_over()
 

@@ -171,15 +171,17 @@ def point_metrics(r: Requests, span: Span | None, keep: Mask) -> dict[str, Any]:
 
 
 def counts_of(r: Requests, keep: Mask) -> dict[str, Any]:
-    """How many were issued, completed and failed, and how each ended. Requests we cancelled ourselves did not fail."""
+    """How many were issued, completed and failed, and how each ended. Requests that we cancelled ourselves, or that the
+    server's rate limit refused, did not fail."""
     by_outcome = Counter(str(o) for o in r.texts("outcome")[keep])
-    completed, cancelled = by_outcome.get("ok", 0), by_outcome.get("cancelled", 0)
+    completed, cancelled, refused = (by_outcome.get(o, 0) for o in ("ok", "cancelled", "rate_limited"))
     issued = int(keep.sum())
     return {
         "issued": issued,
         "completed": completed,
-        "failed": issued - completed - cancelled,
+        "failed": issued - completed - cancelled - refused,
         "cancelled": cancelled,
+        "rate_limited": refused,
         "by_outcome": dict(sorted(by_outcome.items())),
     }
 

@@ -65,6 +65,7 @@ def point_json(r: Requests, facts: PointFacts) -> dict[str, Any]:
         counts=counts,
         client=client,
         concurrency=facts.plan.concurrency,
+        emptying=_emptying(r, facts.plan, span),
         error_rate=facts.error_rate,
         max_tokens=facts.max_tokens,
         common_bytes=facts.common_bytes,
@@ -128,6 +129,13 @@ def _latency_mask(r: Requests, plan: LoadPlan) -> Mask:
     keep = r.counted & False
     keep[counted[: max(0, len(counted) - plan.concurrency)]] = True
     return keep
+
+
+def _emptying(r: Requests, plan: LoadPlan, span: Span | None) -> float:
+    """Share of the window after the last issue, where no filler keeps the load up."""
+    if not plan.exact or span is None or span.t1 <= span.t0:
+        return 0.0
+    return max(0.0, (span.t1 - int(r.ints("issued_ns").max())) / (span.t1 - span.t0))
 
 
 def _whole(r: Requests) -> Span | None:

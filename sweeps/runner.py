@@ -51,6 +51,7 @@ class _Lane:
 
     policy: ReusePolicy = field(default_factory=ReusePolicy)
     backends: Backends = frozenset()
+    ended: str | None = None  # why the arm's curve ended before the highest level
 
 
 class SweepRun:
@@ -95,7 +96,7 @@ class SweepRun:
                 break
             if planned.key in kept:
                 continue
-            if why := self._budget.cannot_afford(planned):
+            if why := self._lanes[planned.key.arm].ended or self._budget.cannot_afford(planned):
                 skipped += 1
                 self._store.note("point_skipped", planned.key, reason=why)
                 self._listen(PointSkipped(planned.key, number, len(keys), why))
@@ -151,6 +152,10 @@ class SweepRun:
         event = "point_finished" if whole else "point_failed"
         self._store.note(event, key, valid=point["valid"], reason=reason, spent=point["spent"])
         self._listen(PointFinished(key, number, total, point))
+        if any(v["code"] == "rate_limited" for v in point["verdicts"]):
+            lane.ended = f"the server's rate limit admits fewer than {key.concurrency} at once"
+            self._store.note("decision", key, reason="curve_end", code="rate_limited", text=lane.ended)
+            self._listen(Note(f"{key.arm}: {lane.ended}, so its curve ends here"))
         return whole
 
     async def _tell_progress(self, loop: ClosedLoop, key: PointKey) -> None:

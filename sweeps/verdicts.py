@@ -14,6 +14,7 @@ from sweeps.metrics import Mask, tpot_ms
 from sweeps.trend import trend
 
 WARN, INVALID = "warn", "invalid"
+_NO_FAILURE = ("ok", "cancelled", "rate_limited")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Context:
     counts: Mapping[str, Any]
     client: Mapping[str, Any]
     concurrency: int
+    emptying: float  # share of the window in which slots had nothing more to send
     error_rate: float
     max_tokens: int
     common_bytes: int  # of every prompt's start: the system prompt
@@ -72,13 +74,31 @@ def _errors(c: Context) -> Verdict | None:
         )
     if issued == 0 or failed / issued <= c.error_rate:
         return None
-    worst = ", ".join(f"{n} {o}" for o, n in c.counts["by_outcome"].items() if o not in ("ok", "cancelled"))
+    worst = ", ".join(f"{n} {o}" for o, n in c.counts["by_outcome"].items() if o not in _NO_FAILURE)
     return Verdict(
         "errors",
         INVALID,
         f"{failed} of {issued} counted requests failed ({worst})",
         f"{c.error_rate:.1%} of them (limits.error_rate)",
         "see the first example of each class in point.json; mend the endpoint or lower --concurrency",
+    )
+
+
+def _rate_limited(c: Context) -> Verdict | None:
+    r = c.requests
+    refused = r.texts("outcome") == Outcome.RATE_LIMITED.value
+    held, asked = c.metrics["in_flight"]["mean"], c.concurrency
+    n = int(refused.sum())
+    if n == 0 or (n <= 0.01 * len(r) and held is not None and held >= 0.95 * asked):
+        return None
+    longest = int(r.ints("pause_ms")[refused].max())
+    wait = f", asking for up to {longest / 1e3:g} s of patience" if longest >= 0 else ""
+    return Verdict(
+        "rate_limited",
+        WARN,
+        f"{n} of {len(r)} requests were refused with 429{wait}; {held or 0:.1f} of {asked} were in flight on average",
+        "1 % of the requests, and 95 % of the concurrency",
+        "this is where the quota ends the curve: ask for a higher one, or measure below this concurrency",
     )
 
 
@@ -206,6 +226,18 @@ def _drifting(c: Context) -> Verdict | None:
     )
 
 
+def _emptying(c: Context) -> Verdict | None:
+    if c.emptying <= 0.05:
+        return None
+    return Verdict(
+        "emptying",
+        WARN,
+        f"no request was left to send in the last {c.emptying:.0%} of the window, while the load thinned out",
+        "5 % of the window",
+        "raise --requests well above the concurrency, or leave --exact out: filler keeps the load up",
+    )
+
+
 def _osl_mismatch(c: Context) -> Verdict | None:
     asked, got = c.metrics["requested_tokens"]["mean"], c.metrics["output_tokens"]["mean"]
     if not asked or got is None or abs(got - asked) <= 0.05 * asked:
@@ -329,10 +361,12 @@ _RULES: tuple[Callable[[Context], Verdict | None], ...] = (
     _interrupted,
     _errors,
     _too_few,
+    _rate_limited,
     _client_bound,
     _buffered,
     _cache_hits,
     _drifting,
+    _emptying,
     _osl_mismatch,
     _hidden_tokens,
     _mixed_tokens,

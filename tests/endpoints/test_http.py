@@ -18,7 +18,7 @@ import pytest
 import uvloop
 
 from endpoints import http
-from endpoints.http import HttpTransport, ReusePolicy, Timeouts
+from endpoints.http import Bounds, HttpTransport, ReusePolicy, Timeouts
 from endpoints.outcomes import Outcome
 from endpoints.resources import descriptor_shortage, raise_descriptor_limit
 from endpoints.transport import Call, Exchange, Progress
@@ -490,9 +490,7 @@ async def test_what_is_no_http_is_a_bad_stream(wire: Any, transport: Make, said:
     assert e.attempts == 1
 
 
-async def test_an_endless_body_is_given_up(wire: Any, transport: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_MOST_BODY", 100_000)
-
+async def test_an_endless_body_is_given_up(wire: Any, transport: Make) -> None:
     async def answer(peer: Any, request: Any) -> bool:
         await peer.write(wire.head)
         while True:
@@ -500,7 +498,7 @@ async def test_an_endless_body_is_given_up(wire: Any, transport: Make, monkeypat
             await asyncio.sleep(0)
 
     async with wire.serve(answer) as server:
-        e = await ask(transport(server.url))
+        e = await ask(transport(server.url, bounds=Bounds(body=100_000)))
     assert e.outcome is Outcome.BAD_STREAM
     assert e.error == "the body is larger than 100,000 bytes"
     assert e.chunk_ns

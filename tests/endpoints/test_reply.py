@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from endpoints import reply as reply_module
 from endpoints.dialects import Usage
-from endpoints.eventstream import EventStreamDecoder
 from endpoints.outcomes import Outcome
 from endpoints.reply import EventTooLarge, Reply
 
@@ -301,10 +299,9 @@ def test_bodies_without_a_reply(body: bytes, outcome: Outcome) -> None:
         assert why and "\n" not in why
 
 
-def test_an_event_beyond_the_bound_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reply_module, "EventStreamDecoder", lambda: EventStreamDecoder(max_event_bytes=1000))
+def test_an_event_beyond_the_bound_is_raised() -> None:
     with pytest.raises(EventTooLarge):
-        read(b"data: " + b"x" * 2000)
+        Reply(max_event_bytes=1000).feed(b"data: " + b"x" * 2000, 0)
 
 
 # --- recorded from real servers

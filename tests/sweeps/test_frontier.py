@@ -57,7 +57,7 @@ def test_only_whole_valid_points_with_both_numbers_are_on_a_curve() -> None:
 
 def test_trials_are_combined_by_their_median_and_span() -> None:
     rows = combined(
-        [point(4, user, system, trial=t) for t, user, system in ((1, 90, 400), (2, 100, 420), (3, 80, 380))]
+        [point(4, user, system, trial=t) for t, user, system in ((1, 100, 420), (2, 90, 380), (3, 80, 400))]
     )
     assert rows == [
         {
@@ -79,6 +79,8 @@ def test_dominated_only_beyond_the_intervals() -> None:
     assert kept([point(8, 100, 800, half=0.03), point(16, 98, 784, half=0.03)]) == [8, 16]
     assert kept([point(8, 100, 800, half=0.005), point(16, 98, 784, half=0.005)]) == [8]
     assert kept([point(8, 100, 800), point(16, 98, 784)]) == [8]
+    # Beyond on one axis is not enough while the other is within.
+    assert kept([point(8, 100, 800, half=0.05), point(16, 98, 700, half=0.05)]) == [8, 16]
     rows = frontier([point(8, 100, 800), point(16, 98, 784)])["all"]
     assert rows[1]["dominated_by"] == {"arm": "a", "concurrency": 8}
 

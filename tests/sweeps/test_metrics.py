@@ -181,15 +181,15 @@ def test_peak_is_the_highest_second(lab: SimpleNamespace) -> None:
 
 
 def test_counts_add_up(lab: SimpleNamespace) -> None:
-    r = lab.requests(
-        lab.sent(0), lab.sent(1, outcome=Outcome.HTTP_5XX), lab.sent(2, outcome=Outcome.CANCELLED), lab.sent(3)
-    )
+    ends = [Outcome.OK, Outcome.HTTP_5XX, Outcome.CANCELLED, Outcome.OK, Outcome.RATE_LIMITED]
+    r = lab.requests(*(lab.sent(i, outcome=outcome) for i, outcome in enumerate(ends)))
     assert counts_of(r, r.counted) == {
-        "issued": 4,
+        "issued": 5,
         "completed": 2,
         "failed": 1,
         "cancelled": 1,
-        "by_outcome": {"cancelled": 1, "http_5xx": 1, "ok": 2},
+        "rate_limited": 1,
+        "by_outcome": {"cancelled": 1, "http_5xx": 1, "ok": 2, "rate_limited": 1},
     }
 
 
@@ -259,7 +259,7 @@ def records(draw: st.DrawFn) -> list[dict[str, Any]]:
         begin = draw(st.integers(0, 3000))
         gaps = draw(st.lists(st.integers(0, 400), max_size=6))
         chunks = np.cumsum([begin, *gaps])[1:].tolist()
-        outcome = draw(st.sampled_from([Outcome.OK, Outcome.OK, Outcome.OK, Outcome.RESET, Outcome.CANCELLED]))
+        outcome = draw(st.sampled_from([*[Outcome.OK] * 3, Outcome.RESET, Outcome.CANCELLED, Outcome.RATE_LIMITED]))
         if outcome is Outcome.OK and not chunks:
             chunks = [begin + 1]
         tokens = draw(st.none() | st.lists(st.integers(0, 9), min_size=len(chunks), max_size=len(chunks)))
@@ -281,7 +281,7 @@ def records(draw: st.DrawFn) -> list[dict[str, Any]]:
 def test_laws(lab: SimpleNamespace, rows: list[dict[str, Any]]) -> None:
     r = lab.requests(*(lab.sent(**row) for row in rows))
     counts = counts_of(r, r.counted)
-    assert counts["issued"] == counts["completed"] + counts["failed"] + counts["cancelled"]
+    assert counts["issued"] == sum(counts[k] for k in ("completed", "failed", "cancelled", "rate_limited"))
     assert counts["issued"] == sum(counts["by_outcome"].values())
     # A request's fragments hold its tokens, however they are told.
     sums = np.bincount(r.owner(), tokens_per_fragment(r), minlength=len(r))

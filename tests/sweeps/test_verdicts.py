@@ -26,6 +26,7 @@ def verdicts(lab: SimpleNamespace, sent: Sequence[Sent], **changes: Any) -> dict
         "counts": counts_of(r, r.counted),
         "client": {"client_lag_ms_p99": 0.1, "loop_lag_ms_p99": 0.1},
         "concurrency": 4,
+        "emptying": 0.0,
         "error_rate": 0.01,
         "max_tokens": 3,
         "common_bytes": 0,
@@ -139,6 +140,10 @@ def test_cache_hits(lab: SimpleNamespace, cached: int, severity: str | None) -> 
     assert verdicts(lab, sent).get("cache_hits") == severity
 
 
+def test_a_cache_block_of_template_is_no_cache_hit(lab: SimpleNamespace) -> None:
+    assert "cache_hits" not in verdicts(lab, good(lab, input_tokens=100, cached_tokens=32))
+
+
 def test_a_shared_system_prompt_is_no_cache_hit(lab: SimpleNamespace) -> None:
     sent = good(lab, input_tokens=1000, cached_tokens=500)
     assert "cache_hits" not in verdicts(lab, sent, common_bytes=20)  # of 40 bytes: half of every prompt
@@ -169,6 +174,16 @@ def test_hidden_tokens(lab: SimpleNamespace) -> None:
 
 def test_mixed_tokens(lab: SimpleNamespace) -> None:
     assert verdicts(lab, [*good(lab), _at(lab, 99, 0, output=None)]) == {"mixed_tokens": "invalid"}
+
+
+def test_emptying(lab: SimpleNamespace) -> None:
+    assert verdicts(lab, good(lab), emptying=0.05) == {}
+    assert verdicts(lab, good(lab), emptying=0.2) == {"emptying": "warn"}
+
+
+def test_rate_limited(lab: SimpleNamespace) -> None:
+    refused = [_at(lab, 100 + i, 75.0 * i, outcome=Outcome.RATE_LIMITED, counted=False) for i in range(4)]
+    assert verdicts(lab, [*good(lab), *refused]) == {"rate_limited": "warn"}
 
 
 def test_estimated_tokens(lab: SimpleNamespace) -> None:
