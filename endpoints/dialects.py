@@ -27,6 +27,7 @@ class RequestShape:
     extra_body: Mapping[str, Any]
     max_tokens_field: str = "max_tokens"
     include_usage: bool = True
+    stream: bool = True
 
     def body(self, messages: Sequence[Mapping[str, str]]) -> bytes:
         """Serialise one request (before any clock starts). `messages`: role and content, in order."""
@@ -36,8 +37,8 @@ class RequestShape:
         else:
             doc["prompt"] = "\n\n".join(m["content"] for m in messages)
         doc[self.max_tokens_field] = self.max_tokens
-        doc["stream"] = True
-        if self.include_usage:
+        doc["stream"] = self.stream
+        if self.stream and self.include_usage:
             doc["stream_options"] = {"include_usage": True}
         doc.update({k: v for k, v in self.sampling.items() if v is not None})
         doc.update(self.extra_body)
@@ -103,8 +104,11 @@ def parse(data: bytes) -> dict[str, Any]:
     return doc
 
 
-def interpret(doc: Mapping[str, Any], kind: bytes = b"") -> Delta:
-    """The meaning of one event of either route. Unknown keys, nulls and wrong types never spoil another field."""
+def interpret(doc: Mapping[str, Any], kind: bytes = b"", *, whole: bool = False) -> Delta:
+    """The meaning of one event of either route. Unknown keys, nulls and wrong types never spoil another field.
+
+    `whole`: the document is a reply that was not streamed, which has a `message` where an event has a `delta`.
+    """
     visible = hidden = ""
     reasoned = False
     finish: str | None = None
@@ -128,7 +132,7 @@ def interpret(doc: Mapping[str, Any], kind: bytes = b"") -> Delta:
             ids = choice.get("token_ids")
             if isinstance(ids, list):
                 token_ids = (token_ids or 0) + len(ids)
-            delta = choice.get("delta")
+            delta = choice.get("message" if whole else "delta")
             if isinstance(delta, dict):
                 content = delta.get("content")
                 visible += _text(content) + _text(delta.get("refusal"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_LINE_BYTES = 56  # what a line costs beside its text: an event of tiny lines must not hold twenty times its bound
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 
@@ -109,7 +110,7 @@ class EventStreamDecoder:
             value = value[1:]
         if name == b"data":
             self._data.append(value)
-            self._hold(len(value) + 1)
+            self._hold(len(value) + _LINE_BYTES)
         elif name == b"event":
             self._kind = value
 

@@ -21,7 +21,7 @@ from endpoints.dialects import NotAnEvent, error_of, parse
 from endpoints.eventstream import MAX_EVENT_BYTES
 from endpoints.outcomes import Outcome, of_exception, of_status
 from endpoints.ratelimit import pause_of
-from endpoints.reply import EventTooLarge, Reply
+from endpoints.reply import EventTooLarge, Reply, WholeReply
 from endpoints.transport import Call, Exchange, Progress
 
 _AFTER_DONE_S = 0.25  # how long a server may take to end the body after [DONE] before the socket is given up
@@ -69,19 +69,26 @@ class ReusePolicy:
 class _StampedHandler(ResponseHandler):
     """aiohttp's protocol, noting when bytes arrive: before any task is woken, so that no queue of ours counts.
 
-    `arrived_ns`: when the last bytes came, 0 before the first. `lost`: what tore the connection down, None while it
-    stands and after an orderly close.
+    `arrived_ns`: when the last bytes came, 0 before the first. `used`: a request has gone out. `lost`: what tore the
+    connection down, None while it stands and after an orderly close.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, now_ns: Callable[[], int]) -> None:
         super().__init__(loop)
         self._now_ns = now_ns
         self.arrived_ns = 0
+        self.used = False
         self.lost: BaseException | None = None
 
     def data_received(self, data: bytes) -> None:
         if data:  # without any, aiohttp goes on unpacking what had come before
             self.arrived_ns = self._now_ns()
+        if self._payload is None or self._payload.is_eof():
+            # A head by itself: aiohttp would forget a reply that came in one piece with nonsense behind it.
+            head, blank, rest = data.partition(b"\r\n\r\n")
+            if rest:
+                super().data_received(head + blank)
+                data = rest
         super().data_received(data)
 
     def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
@@ -110,9 +117,15 @@ class _Connector(aiohttp.TCPConnector):
         self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
     ) -> Connection:
         connection = await super().connect(req, traces, timeout)
-        if isinstance(connection.protocol, _StampedHandler):
+        handler = connection.protocol
+        while isinstance(handler, _StampedHandler) and handler.used and handler.should_close:
+            connection.close()  # holds a reply that nobody asked for: it must not answer this request
+            connection = await super().connect(req, traces, timeout)
+            handler = connection.protocol
+        if isinstance(handler, _StampedHandler):
+            handler.used = True
             watch = _watch.get()
-            watch.handler, watch.before_ns = connection.protocol, connection.protocol.arrived_ns
+            watch.handler, watch.before_ns = handler, handler.arrived_ns
         return connection
 
 
@@ -159,6 +172,7 @@ class HttpTransport:
         policy: ReusePolicy | None = None,
         tls: ssl.SSLContext | None = None,
         proxy: bool = False,
+        streamed: bool = True,
         keep_text: bool = False,
         scrub: Callable[[str], str] | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
@@ -173,6 +187,7 @@ class HttpTransport:
         self._policy = policy or ReusePolicy()
         self._tls = tls or True
         self._proxy = proxy
+        self._streamed = streamed
         self._keep_text = keep_text
         self._scrub = scrub
         self._now = now_ns
@@ -202,7 +217,8 @@ class HttpTransport:
         _watch.set(watch)
         exchange.attempts += 1
         exchange.reused = False
-        reply = Reply(keep_text=self._keep_text, max_event_bytes=self._bounds.event)
+        exchange.streamed = self._streamed
+        reply = (Reply if self._streamed else WholeReply)(keep_text=self._keep_text, max_event_bytes=self._bounds.event)
         self._watches.add(watch)
         try:
             async with self._session(fresh).post(
@@ -331,6 +347,7 @@ class HttpTransport:
 
         async def connected(_s: Any, context: SimpleNamespace, _p: Any) -> None:
             context.trace_request_ctx.connected_ns = now()
+            context.trace_request_ctx.reused = False
 
         async def reused(_s: Any, context: SimpleNamespace, _p: Any) -> None:
             context.trace_request_ctx.connected_ns = now()

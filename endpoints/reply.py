@@ -169,4 +169,42 @@ class Reply:
         return Outcome.NOT_A_STREAM, "not an event stream: " + " ".join(body.decode("utf-8", "replace").split())
 
 
-__all__ = ["EventTooLarge", "Reply"]
+class WholeReply(Reply):
+    """A reply in one JSON body, from an endpoint that is declared not to stream: its text is one arrival, its end."""
+
+    __slots__ = ("_at_ns", "_body", "_most")
+
+    def __init__(self, *, keep_text: bool = False, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        super().__init__(keep_text=keep_text)
+        self._body = bytearray()
+        self._most = max_event_bytes
+        self._at_ns = 0
+
+    def feed(self, block: bytes, at_ns: int) -> int:
+        """Take one block; nothing is known before the body has ended. Raises EventTooLarge."""
+        self._body += block
+        if len(self._body) > self._most:
+            raise EventTooLarge(f"the reply is larger than {self._most:,} bytes")
+        self._at_ns = at_ns
+        return 0
+
+    def verdict(self) -> tuple[Outcome, str | None]:
+        """See `Reply.verdict`; to be asked once, when the body has ended."""
+        self.head[:] = self._body[:_KEEP_HEAD]
+        try:
+            document = dialects.parse(bytes(self._body))
+        except dialects.NotAnEvent:
+            if self.head.lstrip().startswith((b"data:", b"event:")):
+                return Outcome.BAD_STREAM, "an event stream, from an endpoint declared with stream: false"
+            return (Outcome.TRUNCATED, "the JSON body is cut") if self.head[:1] == b"{" else self._not_a_stream()
+        self._take(dialects.interpret(document, whole=True), self._at_ns)
+        if self.error is not None:
+            return Outcome.ERROR_EVENT, self.error
+        if not self.finish_reason:
+            return Outcome.TRUNCATED, "the reply has no finish reason"
+        if not self.chunk_ns:
+            return Outcome.EMPTY, f"no text came (finish reason: {self.finish_reason})"
+        return Outcome.OK, None
+
+
+__all__ = ["EventTooLarge", "Reply", "WholeReply"]

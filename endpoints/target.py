@@ -46,6 +46,7 @@ class Target:
             policy=policy,
             tls=self.tls,
             proxy=self.proxy,
+            streamed=self.shape.stream,
             keep_text=keep_text,
             scrub=lru_cache(64)(self.scrub),  # most of what is scrubbed says the same in every reply
         )
@@ -67,7 +68,7 @@ def target_of(
     if key is not None:
         headers["Authorization"] = f"Bearer {key}"
     secrets = tuple(s for s in (key, *secrets_in(arm.headers, arm.extra_body)) if s)
-    shape = RequestShape(arm.api, arm.model or "", max_tokens, dict(sampling), dict(arm.extra_body))
+    shape = RequestShape(arm.api, arm.model or "", max_tokens, dict(sampling), dict(arm.extra_body), stream=arm.stream)
     return Target(arm.name, arm.url, headers, shape, context_of(arm.tls), arm.proxy == "env", secrets, timeouts)
 
 

@@ -40,6 +40,7 @@ class Exchange:
     first_visible_ns: int | None = None
     ended_ns: int | None = None
     reused: bool = False
+    streamed: bool = True  # False: the reply came as one body, so there is no time of a first token
     attempts: int = 0
     retry_lost_ns: int = 0
     status: int | None = None

@@ -79,6 +79,8 @@ def _mean_latency(
     if edges is None:
         return _none(blocks, reason)
     use = good & np.isfinite(values)
+    if not use.any():
+        return _none(0, "no request has such a value")
     which = np.clip(np.searchsorted(edges, r.ints("issued_ns")[use], side="right") - 1, 0, blocks - 1)
     sums = np.bincount(which, values[use], minlength=blocks)
     sizes = np.bincount(which, minlength=blocks)

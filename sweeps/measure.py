@@ -20,9 +20,7 @@ from sweeps.plan import PlannedPoint, prices_of
 from sweeps.point import PointFacts, point_json
 from sweeps.prompts import PromptFeed
 from sweeps.series import series_of
-from sweeps.verdicts import backends_of
-
-Backends = frozenset[tuple[str, str]]
+from sweeps.verdicts import Earlier, backends_of
 
 
 class Monitor(Protocol):
@@ -52,7 +50,7 @@ class Measured:
     table: pa.Table
     series: pa.Table
     point: dict[str, Any]
-    backends: Backends
+    backends: frozenset[tuple[str, str]]
 
 
 class Measurement:
@@ -71,10 +69,10 @@ class Measurement:
         limits: StopCheck = lambda: None,
         on_ended: Callable[[Sent], None] = lambda _sent: None,
         monitor: Monitor | None = None,
-        earlier: Backends = frozenset(),
+        earlier: Earlier | None = None,
     ) -> None:
         self._sweep, self._arm, self._planned = sweep, arm, planned
-        self._transport, self._clock, self._monitor, self._earlier = transport, clock, monitor, earlier
+        self._transport, self._clock, self._monitor, self._earlier = transport, clock, monitor, earlier or Earlier()
         key = planned.key
         feed = PromptFeed(
             prompts.measured,
@@ -118,10 +116,11 @@ class Measurement:
             | {"workers": 1, "transport": self._transport.name},
             error_rate=sweep.limits.error_rate,
             max_tokens=sweep.workload.max_tokens,
+            streamed=arm.stream,
             common_bytes=len((sweep.workload.system or "").encode()),
             draft_tokens=(arm.speculation.draft_tokens or 8) if arm.speculation else None,
             prices=prices_of(arm),
-            earlier_backends=self._earlier,
+            earlier=self._earlier,
             seed=sweep.seed,
         )
         point = point_json(requests, facts)

@@ -13,7 +13,7 @@ from sweeps.frontier import is_valid
 from sweeps.intervals import point_intervals
 from sweeps.load import LoadPlan, Window
 from sweeps.metrics import METRICS_VERSION, Floats, Mask, Span, counts_of, point_metrics
-from sweeps.verdicts import Context, judge
+from sweeps.verdicts import Context, Earlier, judge
 
 SCHEMA_VERSION = 1
 FINISHED, INTERRUPTED = "finished", "interrupted"
@@ -35,10 +35,11 @@ class PointFacts:
     client: dict[str, Any]
     error_rate: float
     max_tokens: int
+    streamed: bool
     common_bytes: int
     draft_tokens: int | None
     prices: tuple[float, float] | None  # US dollars per input and per output token
-    earlier_backends: frozenset[tuple[str, str]]
+    earlier: Earlier
     seed: int
 
     @property
@@ -61,17 +62,19 @@ def point_json(r: Requests, facts: PointFacts) -> dict[str, Any]:
     context = Context(
         requests=r,
         keep=counted,
+        span=span,
         metrics=metrics,
         counts=counts,
         client=client,
         concurrency=facts.plan.concurrency,
+        streamed=facts.streamed,
         emptying=_emptying(r, facts.plan, span),
         error_rate=facts.error_rate,
         max_tokens=facts.max_tokens,
         common_bytes=facts.common_bytes,
         draft_tokens=facts.draft_tokens,
         cut_short=facts.cut_short,
-        earlier_backends=facts.earlier_backends,
+        earlier=facts.earlier,
     )
     c = facts.plan.concurrency
     spent = _spent(r, facts.prices)

@@ -26,10 +26,11 @@ from sweeps.events import (
 )
 from sweeps.health import LoopMonitor
 from sweeps.load import ClosedLoop
-from sweeps.measure import Backends, Measurement, Prompts
+from sweeps.measure import Measurement, Prompts
 from sweeps.plan import PlannedPoint, prices_of
 from sweeps.point import FINISHED
 from sweeps.store import RunStore
+from sweeps.verdicts import Earlier
 
 _PROGRESS_S = 0.25
 _PACE_OVER = 12  # progress marks the shown pace is taken over: three seconds
@@ -50,8 +51,9 @@ class _Lane:
     """What the runner remembers of one arm between its points."""
 
     policy: ReusePolicy = field(default_factory=ReusePolicy)
-    backends: Backends = frozenset()
-    ended: str | None = None  # why the arm's curve ended before the highest level
+    earlier: Earlier = field(default_factory=Earlier)
+    end_named: bool = False
+    ended: str | None = None  # why nothing more is sent to this arm
 
 
 class SweepRun:
@@ -127,7 +129,7 @@ class SweepRun:
             limits=self._budget.used_up,
             on_ended=lambda sent: self._budget.spend(sent, prices),
             monitor=LoopMonitor(),
-            earlier=lane.backends,
+            earlier=lane.earlier,
         )
         self._running = measurement.loop
         gc.collect()
@@ -140,7 +142,8 @@ class SweepRun:
             ticker.cancel()
             gc.unfreeze()
             await transport.close()
-        lane.backends |= measured.backends
+        unsalted = lane.earlier.unsalted_points + (not self._sweep.workload.salt)
+        lane.earlier = Earlier(lane.earlier.backends | measured.backends, unsalted)
         if could_reuse and not lane.policy.reuse:
             text = "the server closes connections that it said it keeps, so streams use a fresh one each from now on"
             self._store.note("decision", key, text=text)
@@ -152,11 +155,25 @@ class SweepRun:
         event = "point_finished" if whole else "point_failed"
         self._store.note(event, key, valid=point["valid"], reason=reason, spent=point["spent"])
         self._listen(PointFinished(key, number, total, point))
-        if any(v["code"] == "rate_limited" for v in point["verdicts"]):
-            lane.ended = f"the server's rate limit admits fewer than {key.concurrency} at once"
-            self._store.note("decision", key, reason="curve_end", code="rate_limited", text=lane.ended)
-            self._listen(Note(f"{key.arm}: {lane.ended}, so its curve ends here"))
+        self._see_end(lane, key, {v["code"] for v in point["verdicts"]})
         return whole
+
+    def _see_end(self, lane: _Lane, key: PointKey, codes: set[str]) -> None:
+        """Name the end of the arm's curve. Beyond a rate limit nothing more is sent; beyond the server's own ceiling
+        requests only wait, which the levels that were asked for may well show."""
+        if lane.end_named:
+            return
+        if "rate_limited" in codes:
+            text = f"the server's rate limit admits fewer than {key.concurrency} at once"
+            lane.ended = text
+        elif "server_capped" in codes:
+            text = f"the server answers fewer than {key.concurrency} at once, the others wait"
+        else:
+            return
+        lane.end_named = True
+        code = "rate_limited" if lane.ended else "server_capped"
+        self._store.note("decision", key, reason="curve_end", code=code, text=text)
+        self._listen(Note(f"{key.arm}: {text}: its curve ends here"))
 
     async def _tell_progress(self, loop: ClosedLoop, key: PointKey) -> None:
         began = time.monotonic()

@@ -10,7 +10,7 @@ import numpy as np
 
 from endpoints.outcomes import Outcome
 from sweeps.columns import CHUNKS, Requests
-from sweeps.metrics import Mask, tpot_ms
+from sweeps.metrics import Mask, Span, tpot_ms, ttft_ms
 from sweeps.trend import trend
 
 WARN, INVALID = "warn", "invalid"
@@ -27,22 +27,32 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Earlier:
+    """What earlier points of the arm's run showed: (model, fingerprint) pairs, and how many sent prompts unsalted."""
+
+    backends: frozenset[tuple[str, str]] = frozenset()
+    unsalted_points: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """What a verdict may look at: the requests, which of them count, the point's metrics, and what was asked."""
 
     requests: Requests
     keep: Mask
+    span: Span | None
     metrics: Mapping[str, Any]
     counts: Mapping[str, Any]
     client: Mapping[str, Any]
     concurrency: int
+    streamed: bool
     emptying: float  # share of the window in which slots had nothing more to send
     error_rate: float
     max_tokens: int
     common_bytes: int  # of every prompt's start: the system prompt
     draft_tokens: int | None  # declared speculation; None: not declared
     cut_short: str | None
-    earlier_backends: frozenset[tuple[str, str]]  # (model, fingerprint) seen before in this arm's run
+    earlier: Earlier
 
     @property
     def good(self) -> Mask:
@@ -102,15 +112,29 @@ def _rate_limited(c: Context) -> Verdict | None:
     )
 
 
+def _not_streamed(c: Context) -> Verdict | None:
+    if c.streamed:
+        return None
+    return Verdict(
+        "not_streamed",
+        WARN,
+        "the endpoint is declared with stream: false, so no first token and no pace can be seen",
+        "a streamed reply",
+        "read throughput and latency of whole replies; there is no place for this point on the chart",
+    )
+
+
 def _too_few(c: Context) -> Verdict | None:
-    n = min(int(c.good.sum()), c.metrics["tpot_ms"]["n"])  # without a pace there is no speed per user to speak of
+    n = int(c.good.sum())
+    if c.streamed:
+        n = min(n, c.metrics["tpot_ms"]["n"])  # without a pace there is no speed per user to speak of
     if n >= 36:
         return None
     severity, threshold = (INVALID, 10) if n < 10 else (WARN, 36)
     return Verdict(
         "too_few",
         severity,
-        f"{n} counted successes with a tpot",
+        f"{n} counted successes" + (" with a tpot" if c.streamed else ""),
         f"{threshold}, for a p90" + ("" if n < 10 else " with an interval"),
         "raise --requests or --seconds (and --max-tokens above 1)",
     )
@@ -141,6 +165,8 @@ def _buffered(c: Context) -> Verdict | None:
     (last - first), and with it tpot, by up to 1 / (B - 1) of itself.
     """
     r = c.requests
+    if not c.streamed:
+        return None
     if (whole := _share((r.ints("chunks") == 1) & (r.ints("streamed_tokens") > 1), c.good)) > 0.05:
         return Verdict(
             "buffered",
@@ -192,7 +218,7 @@ def _cache_hits(c: Context) -> Verdict | None:
     r = c.requests
     told = c.good & (r.ints("cached_tokens") >= 0) & (r.ints("input_tokens") > 0)
     if not told.any():
-        return None
+        return _quick_repeats(c)
     cached, given = r.ints("cached_tokens")[told], r.ints("input_tokens")[told]
     # The system prompt and the template are shared on purpose; caches work in blocks, hence the slack.
     common = given * c.common_bytes / np.maximum(r.ints("prompt_bytes")[told], 1) + 32
@@ -205,6 +231,61 @@ def _cache_hits(c: Context) -> Verdict | None:
         f"{share:.0%} of the input came from the server's prefix cache beyond the shared system prompt",
         "20 %" if share > 0.20 else "5 %",
         "leave salt on, or turn the server's prefix cache off",
+    )
+
+
+def _quick_repeats(c: Context) -> Verdict | None:
+    """Where the server says nothing of its cache: repeats of a prompt whose TTFT is less than half that of firsts."""
+    r, seen = c.requests, set()
+    again = np.zeros(len(r), bool)
+    for i, key in enumerate(zip(r.texts("prompt_id"), r.texts("salt"), strict=True)):
+        again[i] = key in seen
+        seen.add(key)
+    times = ttft_ms(r)
+    firsts, repeats = times[c.good & ~again], times[c.good & again]
+    if min(len(firsts), len(repeats)) < 5 or np.median(repeats) > 0.5 * np.median(firsts):
+        return None
+    share = len(repeats) / (len(firsts) + len(repeats))
+    if share <= 0.05:
+        return None
+    return Verdict(
+        "cache_hits",
+        INVALID if share > 0.20 else WARN,
+        f"{share:.0%} of the requests repeat a prompt, with a ttft of {np.median(repeats):.1f} ms beside "
+        f"{np.median(firsts):.1f} ms when it was new",
+        f"half the ttft, in {20 if share > 0.20 else 5} % of the requests",
+        "leave salt on, or turn the server's prefix cache off",
+    )
+
+
+def _server_capped(c: Context) -> Verdict | None:
+    """The number of requests being answered (between first and last fragment) stands at a ceiling below C.
+
+    With a slot for each of K requests and a queue before them, K or K - 1 are being answered nearly all the time, and
+    the others wait: TTFT holds the wait for a slot, C / K - 1 request lengths on average.
+    """
+    r, span = c.requests, c.span
+    first, last = r.ints("first_token_ns"), r.ints("last_token_ns")
+    use = r.ok & (last > first)
+    if span is None or c.concurrency < 3 or int((use & c.keep).sum()) < 2 * c.concurrency:
+        return None
+    at = np.concatenate([first[use], last[use]])
+    step = np.repeat([1, -1], use.sum())
+    order = np.lexsort((step, at))  # an end before a begin at the same instant
+    times, level = np.clip(at[order], span.t0, span.t1), np.cumsum(step[order])
+    held = np.diff(np.append(times, span.t1))
+    ceiling = int(level[held > 0].max(initial=0))
+    full = float(held[level >= ceiling - 1].sum() / (span.t1 - span.t0))
+    if ceiling > 0.9 * c.concurrency or ceiling > c.concurrency - 2 or full < 0.9:
+        return None
+    wait = float(np.median((first - r.ints("sent_ns"))[use & c.keep]) / np.median((last - first)[use & c.keep]))
+    return Verdict(
+        "server_capped",
+        WARN,
+        f"{ceiling} of {c.concurrency} requests are answered at once, {full:.0%} of the time; the others wait, "
+        f"with a ttft of {wait:.1f} request lengths",
+        "90 % of the concurrency",
+        "raise the server's limit (slots, max-num-seqs), or read the curve as ended here",
     )
 
 
@@ -326,19 +407,22 @@ def _reused_prompts(c: Context) -> Verdict | None:
     r = c.requests
     keys = [f"{p}\0{s}" for p, s in zip(r.texts("prompt_id"), r.texts("salt"), strict=True)]
     again = len(keys) - len(set(keys))
-    if again == 0:
+    if again == 0 and c.earlier.unsalted_points == 0:
         return None
+    evidence = f"{again} of {len(keys)} requests repeat a prompt of this point word for word"
+    if c.earlier.unsalted_points:
+        evidence += f", and {c.earlier.unsalted_points} earlier points sent the same prompts without a salt"
     return Verdict(
         "reused_prompts",
         WARN,
-        f"{again} of {len(keys)} requests repeat a prompt of this point word for word",
+        evidence,
         "none",
         "leave salt on, or give more prompts",
     )
 
 
 def _backend_changed(c: Context) -> Verdict | None:
-    seen = c.earlier_backends | backends_of(c.requests)
+    seen = c.earlier.backends | backends_of(c.requests)
     if len(seen) <= 1:
         return None
     names = ", ".join(sorted(" ".join(part for part in pair if part) for pair in seen))
@@ -361,10 +445,12 @@ _RULES: tuple[Callable[[Context], Verdict | None], ...] = (
     _interrupted,
     _errors,
     _too_few,
+    _not_streamed,
     _rate_limited,
     _client_bound,
     _buffered,
     _cache_hits,
+    _server_capped,
     _drifting,
     _emptying,
     _osl_mismatch,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -173,5 +174,16 @@ def test_an_event_beyond_the_bound_is_refused(endless: list[bytes]) -> None:
 def test_the_bound_is_on_one_event_not_on_the_stream() -> None:
     decoder = EventStreamDecoder(max_event_bytes=100)
     for _ in range(50):
-        assert decoder.feed(b": " + b"c" * 80 + b"\ndata: " + b"x" * 80) == []
-        assert [e.data for e in decoder.feed(b"y\n\n")] == [b"x" * 80 + b"y"]
+        assert decoder.feed(b": " + b"c" * 80 + b"\ndata: " + b"x" * 40) == []
+        assert [e.data for e in decoder.feed(b"y\n\n")] == [b"x" * 40 + b"y"]
+
+
+def test_an_event_of_many_tiny_lines_holds_no_more_than_its_bound() -> None:
+    decoder = EventStreamDecoder(max_event_bytes=2**20)
+    tracemalloc.start()
+    with pytest.raises(EventTooLarge):
+        for _ in range(1000):
+            decoder.feed(b"data:xx\n" * 1000)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 2 * 2**20

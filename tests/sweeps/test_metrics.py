@@ -34,6 +34,7 @@ from sweeps.metrics import (
 )
 from sweeps.point import PointFacts, point_json
 from sweeps.series import series_of
+from sweeps.verdicts import Earlier
 
 MS = 1_000_000
 
@@ -208,9 +209,10 @@ def facts(**changes: Any) -> PointFacts:
         "error_rate": 0.01,
         "max_tokens": 3,
         "common_bytes": 0,
+        "streamed": True,
         "draft_tokens": None,
         "prices": None,
-        "earlier_backends": frozenset(),
+        "earlier": Earlier(),
         "seed": 0,
     }
     return PointFacts(**base | changes)

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from endpoints.outcomes import Outcome
+from endpoints.simulator.engine import EngineConfig
+from profiles.loading import load_sweep
 from sweeps.load import Sent
 from sweeps.metrics import counts_of, point_metrics
-from sweeps.verdicts import Context, backends_of, judge
+from sweeps.verdicts import Context, Earlier, backends_of, judge
+from sweeps.virtual import virtual_sweep
 
 Make = Any
 
@@ -22,17 +25,19 @@ def verdicts(lab: SimpleNamespace, sent: Sequence[Sent], **changes: Any) -> dict
     base: dict[str, Any] = {
         "requests": r,
         "keep": r.counted,
+        "span": None,
         "metrics": point_metrics(r, None, r.counted),
         "counts": counts_of(r, r.counted),
         "client": {"client_lag_ms_p99": 0.1, "loop_lag_ms_p99": 0.1},
         "concurrency": 4,
+        "streamed": True,
         "emptying": 0.0,
         "error_rate": 0.01,
         "max_tokens": 3,
         "common_bytes": 0,
         "draft_tokens": None,
         "cut_short": None,
-        "earlier_backends": frozenset(),
+        "earlier": Earlier(),
     }
     found = judge(Context(**base | changes))
     assert all(all(v[k] for k in ("evidence", "threshold", "remedy")) for v in found)
@@ -211,5 +216,52 @@ def test_backend_changed(lab: SimpleNamespace) -> None:
     one = good(lab, model="m", system_fingerprint="f1")
     assert verdicts(lab, one) == {}
     assert verdicts(lab, [*one, _at(lab, 99, 0, model="m", system_fingerprint="f2")]) == {"backend_changed": "warn"}
-    assert verdicts(lab, one, earlier_backends=frozenset({("other", "")})) == {"backend_changed": "warn"}
+    assert verdicts(lab, one, earlier=Earlier(frozenset({("other", "")}))) == {"backend_changed": "warn"}
     assert backends_of(lab.requests(*one)) == {("m", "f1")}
+
+
+def test_quick_repeats_are_cache_hits(lab: SimpleNamespace) -> None:
+    def asked(i: int, ttft: float, prompt: str) -> Sent:
+        begin = 75.0 * i
+        chunks = (begin + ttft, begin + ttft + 100, begin + ttft + 200)
+        sent: Sent = lab.sent(i, chunks, sent=begin, prompt_id=prompt, salt="")
+        return sent
+
+    new = [asked(i, 100, f"p{i}") for i in range(30)]
+    quick = [asked(30 + i, 10, f"p{i}") for i in range(30)]
+    as_slow = [asked(30 + i, 90, f"p{i}") for i in range(30)]
+    assert verdicts(lab, [*new, *quick])["cache_hits"] == "invalid"
+    assert verdicts(lab, [*new, *quick[:5]])["cache_hits"] == "warn"
+    assert "cache_hits" not in verdicts(lab, [*new, *as_slow])
+
+
+def test_the_same_prompts_in_a_later_point_are_reused(lab: SimpleNamespace) -> None:
+    assert verdicts(lab, good(lab), earlier=Earlier(unsalted_points=1)) == {"reused_prompts": "warn"}
+
+
+def capped(max_batch: int, concurrency: int, **engine: int) -> dict[str, str]:
+    """Codes of a point in virtual time on a server with so many slots."""
+    given: dict[str, int] = {"prefill_ns_per_token": 20_000, "prefill_base_ns": 0, "decode_base_ns": 4_800_000}
+    config = EngineConfig(
+        **(given | engine),
+        decode_ns_per_sequence=200_000,
+        max_batch=max_batch,
+        kv_capacity_tokens=10**7,
+        prefill_budget_tokens=8192,
+    )
+    document = {
+        "arms": {"a": {"url": "http://127.0.0.1:1", "model": "m"}},
+        "workload": {"use": "chat-short", "max_tokens": 64},
+        "load": {"concurrency": [concurrency], "requests": 6 * concurrency},
+    }
+    (point,) = virtual_sweep(load_sweep(None, document, {}), {"a": config})
+    return {v["code"]: v["severity"] for v in point["verdicts"]}
+
+
+@pytest.mark.parametrize(("slots", "users", "found"), [(16, 32, True), (16, 20, True), (8, 64, True), (64, 64, False)])
+def test_server_capped(slots: int, users: int, found: bool) -> None:
+    assert (capped(slots, users).get("server_capped") == "warn") == found
+
+
+def test_heavy_prefill_is_no_cap() -> None:
+    assert "server_capped" not in capped(64, 32, prefill_ns_per_token=400_000)
