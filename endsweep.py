@@ -228,11 +228,17 @@ def simulate(
     natural_tokens: Annotated[int | None, typer.Option(help="mean natural length of answers; 0: as asked")] = None,
     api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help="ask for the key in this variable")] = None,
     seed: Annotated[int, typer.Option(help="seed of what speculation accepts")] = 0,
+    hostile: Annotated[
+        str | None, typer.Option(metavar="CASE", help="serve this bad behaviour instead; `list` names them all")
+    ] = None,
 ) -> None:
     """Serve the embedded endpoint alone.
 
     Prints its URL when it is ready; GET /truth tells what it truly did.
     """
+    if hostile is not None:
+        _simulate_hostile(hostile, host, port)
+        return
     from endpoints.simulator.options import SimulatorOptions
     from endpoints.simulator.process import serve
 
@@ -258,6 +264,22 @@ def simulate(
         )
         options.engine_config()
         serve(options)
+    except ValueError as exc:
+        fail(str(exc))
+    except OSError as exc:
+        fail(f"cannot listen on {host}:{port}: {exc.strerror or exc}; choose another --port")
+
+
+def _simulate_hostile(case: str, host: str, port: int) -> None:
+    from endpoints.simulator.hostile import serve
+    from endpoints.simulator.hostile.cases import CASES
+
+    if case == "list":
+        for known in CASES.values():
+            typer.echo(f"{known.name:32} {known.what}")
+        return
+    try:
+        serve(case, host, port)
     except ValueError as exc:
         fail(str(exc))
     except OSError as exc:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -24,12 +26,15 @@ from endpoints.ratelimit import pause_of
 from endpoints.reply import EventTooLarge, Reply, WholeReply
 from endpoints.transport import Call, Exchange, Progress
 
+_REFUSAL_S = 2.0  # how long the text of a refusal is waited for
 _AFTER_DONE_S = 0.25  # how long a server may take to end the body after [DONE] before the socket is given up
 _SWEEP_S = 0.1
 _ERROR_BODY = 64 * 1024
 _ERROR_TEXT, _NAME_TEXT = 500, 200  # characters kept of what a server says in errors, and in names
 _HEADERS = {"Content-Type": "application/json", "Accept": "text/event-stream"}
 _DEATHS_BEFORE_FRESH = 2
+_MOST_DIALLING = 128  # connections being made at once
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}  # seconds, but the count
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,10 @@ class _Connector(aiohttp.TCPConnector):
 
     def __init__(self, now_ns: Callable[[], int], *, force_close: bool) -> None:
         keep = None if force_close else 300
-        super().__init__(limit=0, limit_per_host=0, force_close=force_close, keepalive_timeout=keep)
+        super().__init__(
+            limit=0, limit_per_host=0, force_close=force_close, keepalive_timeout=keep, socket_factory=_socket
+        )
+        self._dialling = asyncio.Semaphore(_MOST_DIALLING)
         # aiohttp has no public way to see bytes arrive; without this attribute stamps are taken one task switch later.
         if hasattr(self, "_factory"):
             self._factory = functools.partial(_StampedHandler, self._loop, now_ns)  # type: ignore[assignment]
@@ -127,6 +135,23 @@ class _Connector(aiohttp.TCPConnector):
             watch = _watch.get()
             watch.handler, watch.before_ns = handler, handler.arrived_ns
         return connection
+
+    async def _create_connection(
+        self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
+    ) -> ResponseHandler:
+        async with self._dialling:  # thousands of SYNs at once overflow a server's listen queue
+            return await super()._create_connection(req, traces, timeout)
+
+
+def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket whose silent peer is found out: middleboxes drop idle connections without a word."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family=family, type=kind, proto=protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if (option := getattr(socket, name, None)) is not None:
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
 
 
 @dataclass(slots=True, eq=False)
@@ -313,7 +338,10 @@ class HttpTransport:
         exchange.outcome = of_status(response.status)
         exchange.error = f"HTTP {response.status}"
         exchange.retry_after = response.headers.get("Retry-After")
-        raw = await read_some(response.content, _ERROR_BODY)
+        raw = b""
+        with contextlib.suppress(TimeoutError):  # the class is known; a body that never comes adds nothing to it
+            async with asyncio.timeout(_REFUSAL_S):
+                raw = await read_some(response.content, _ERROR_BODY)
         try:
             said = error_of(parse(raw))
         except NotAnEvent:

@@ -351,6 +351,19 @@ def _hidden_tokens(c: Context) -> Verdict | None:
     )
 
 
+def _dropped_events(c: Context) -> Verdict | None:
+    share = _share(c.requests.ints("dropped_events") > 0, c.good)
+    if share <= 0.01:
+        return None
+    return Verdict(
+        "dropped_events",
+        WARN,
+        f"in {share:.0%} of the replies some events were no JSON and were passed over",
+        "1 % of the replies",
+        "look at what the server (or a gateway) writes into its streams: fragments may be missing",
+    )
+
+
 def _mixed_tokens(c: Context) -> Verdict | None:
     if c.metrics["token_source"] != "mixed":
         return None
@@ -455,6 +468,7 @@ _RULES: tuple[Callable[[Context], Verdict | None], ...] = (
     _emptying,
     _osl_mismatch,
     _hidden_tokens,
+    _dropped_events,
     _mixed_tokens,
     _estimated_tokens,
     _lockstep,

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import uvloop
 
@@ -733,3 +734,45 @@ def test_the_same_on_uvloop(same: Any, wire: Any) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())
+
+
+async def test_connections_are_made_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And their sockets notice a peer that is gone without a word."""
+    monkeypatch.setattr(http, "_MOST_DIALLING", 4)
+    made: list[socket.socket] = []
+    plain = http._socket
+
+    def noted(address: Any) -> socket.socket:
+        made.append(plain(address))
+        return made[-1]
+
+    monkeypatch.setattr(http, "_socket", noted)
+    dialling = most = 0
+    real = aiohttp.TCPConnector._create_connection
+
+    async def counted(self: Any, *words: Any) -> Any:
+        nonlocal dialling, most
+        dialling += 1
+        most = max(most, dialling)
+        try:
+            await asyncio.sleep(0.01)
+            return await real(self, *words)
+        finally:
+            dialling -= 1
+
+    monkeypatch.setattr(aiohttp.TCPConnector, "_create_connection", counted)
+    server = await asyncio.start_server(lambda r, w: w.close(), "127.0.0.1", 0)
+    transport = http.HttpTransport(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", {})
+    exchanges = [Exchange() for _ in range(20)]
+    try:
+        await asyncio.gather(*(transport.send(Call(b"{}", 1, 2, 0), e) for e in exchanges))
+        assert most == 4
+        assert len(made) == 20
+    finally:
+        await transport.close()
+        server.close()
+
+
+def test_sockets_are_kept_alive() -> None:
+    with http._socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 0))) as made:
+        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

@@ -195,3 +195,20 @@ def test_help(cli: Cli, command: str) -> None:
     assert "Usage" in said
     if command:
         assert "Example" in said
+
+
+def test_hostile_cases_are_listed_and_served(cli: Cli) -> None:
+    names = [line.split()[0] for line in cli("simulate", "--hostile", "list").stdout.splitlines()]
+    assert len(names) > 80 and "good" in names
+    child = subprocess.Popen(
+        [sys.executable, "-m", "endsweep", "simulate", "--hostile", "good"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None
+        url = child.stdout.readline().strip()
+        summary = json.loads(cli("run", url, "--concurrency", "1", "--requests", "12", "--json").stdout)
+        assert summary["points"][0]["counts"]["completed"] == 12
+    finally:
+        child.terminate()
+        child.communicate(timeout=20)
+    assert "good" in cli("simulate", "--hostile", "goood", code=2).stderr

@@ -1,0 +1,34 @@
+"""llama.cpp's own server, from a wheel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.real.engines.environments import CACHE, SCRIPTS, environment, model
+from tests.real.engines.servers import Engine, Server, free_port
+
+PACKAGES = ["xllamacpp==2026.10.11549", "gguf>=0.17", "numpy>=2"]
+DRAFT_TOKENS, ACCEPTANCE_LENGTH = 4, 2.5
+
+
+@contextmanager
+def llamacpp_pair() -> Iterator[tuple[Engine, Engine]]:
+    """llama.cpp twice, over the same model: without speculation, and with synthetic acceptance of a known length."""
+    python = environment("llamacpp", PACKAGES)
+    draft = model(python, "tiny_gguf.py", CACHE / "draft.gguf", *"--layers 1 --width 128 --heads 2 --seed 2".split())
+    speculate = ["--draft", draft, "--draft-tokens", str(DRAFT_TOKENS), "--acceptance-length", str(ACCEPTANCE_LENGTH)]
+    with _server(python, []) as off, _server(python, speculate) as on:
+        yield off.ready(), on.ready()
+
+
+def tiny_gguf() -> Path:
+    """The model that the others serve too."""
+    python = environment("llamacpp", PACKAGES)
+    return model(python, "tiny_gguf.py", CACHE / "tiny.gguf", *"--layers 4 --width 256 --heads 4 --seed 1".split())
+
+
+def _server(python: Path, options: list[str | Path]) -> Server:
+    port = free_port()
+    return Server("llamacpp", [python, SCRIPTS / "serve_llamacpp.py", tiny_gguf(), str(port), *options], port)
