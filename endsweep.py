@@ -134,7 +134,9 @@ def plan(
 
 @app.command(epilog="Example:  endsweep probe https://api.example.com/v1 --model my-model --key-env EXAMPLE_API_KEY")
 def probe(
-    url: Annotated[str, typer.Argument(metavar="URL", help="the endpoint's URL")],
+    spec: Annotated[
+        str, typer.Argument(metavar="URL|SPEC", help="the endpoint's URL, or a sweep file (its first arm)")
+    ],
     model: Model = None,
     api: Api = None,
     key_env: KeyEnv = None,
@@ -144,24 +146,21 @@ def probe(
 ) -> None:
     """See what an endpoint accepts and sends.
 
-    A handful of cheap requests; prints the profile that a run would use.
+    At most 12 requests of 32 tokens. What it prints is a commented sweep file, ready for `endsweep run`.
     """
-    from endpoints.probe import PreflightError, as_json
+    from endpoints.probe import PreflightError, as_json, profile_of
     from endpoints.probe import probe as probe_endpoint
-    from endpoints.target import target_of
+    from endpoints.target import target_of, timeouts_of
     from profiles.yamltext import dump
 
-    overrides = _overrides(url, model, None, api, key_env=key_env, key_file=key_file, header=header)
-    sweep = _sweep(url, overrides)
-    arm = sweep.arms[0]
+    sweep = _sweep(spec, _overrides(spec, model, None, api, key_env=key_env, key_file=key_file, header=header))
+    arm, workload = sweep.arms[0], sweep.workload
     try:
-        target = target_of(arm, 16, {}, _timeouts(sweep), os.environ)
-        found = _run_async(probe_endpoint(target))
+        target = target_of(arm, workload.max_tokens, workload.sampling, timeouts_of(sweep.limits), os.environ)
+        found = _run_async(probe_endpoint(target, _say))
     except (ProfileError, PreflightError) as exc:
         fail(str(exc))
-    stored = dict(sweep.stored)
-    endpoint = {**stored.get("endpoint", {}), "url": arm.url, "model": found.shape.model, "api": arm.api}
-    profile = {"endpoint": endpoint}
+    profile = profile_of(sweep, arm, found)
     if json:
         _print_json({"profile": profile, **as_json(found)})
         return
@@ -292,11 +291,12 @@ app.add_typer(profiles_app, name="profiles")
 
 @profiles_app.callback(invoke_without_command=True, epilog="Example:  endsweep profiles new sweep > sweep.yaml")
 def profiles(context: typer.Context, json: AsJson = False) -> None:
-    """List the ready-made workloads."""
+    """List the ready-made workloads, and the kinds of starter files."""
     if context.invoked_subcommand is not None:
         return
     from dataclasses import asdict
 
+    from profiles.starters import STARTERS, about
     from profiles.workloads import list_ready
 
     ready = list_ready()
@@ -306,10 +306,13 @@ def profiles(context: typer.Context, json: AsJson = False) -> None:
     for row in ready:
         typer.echo(f"{row.name:12} {row.prompts:4} prompts, {row.max_tokens:4} tokens  {row.description}")
         typer.echo(f"{'':12} {', '.join(row.categories)}")
+    typer.echo("\nStarter files, printed by `endsweep profiles new KIND`:")
+    for kind in STARTERS:
+        typer.echo(f"{kind:12} {about(kind)}")
 
 
 @profiles_app.command(epilog="Example:  endsweep profiles new sweep > sweep.yaml")
-def new(kind: Annotated[str, typer.Argument(metavar="KIND", help="sweep, endpoint or workload")]) -> None:
+def new(kind: Annotated[str, typer.Argument(metavar="KIND", help="a kind that `endsweep profiles` lists")]) -> None:
     """Print a commented starter file."""
     from profiles.starters import starter
 
@@ -421,12 +424,6 @@ def _prepared(sweep: Sweep, *, keys: bool = True) -> Prepared:
         fail(str(exc))
 
 
-def _timeouts(sweep: Sweep) -> Any:
-    from sweeps.session import timeouts_of
-
-    return timeouts_of(sweep)
-
-
 def _consent(prepared: Prepared, given: bool) -> None:
     """Before spending on someone else's machine: say what it will be, and ask."""
     from reports.formats import usd
@@ -452,13 +449,13 @@ def _consent(prepared: Prepared, given: bool) -> None:
 
 def _run(prepared: Prepared, out: Path, *, resume: bool, strict: bool, json: bool) -> int:
     """Look at the arms, open the folder, sweep, report. Returns the exit code."""
-    from endpoints.probe import PreflightError
+    from endpoints.findings import PreflightError
     from reports.live import LiveView
     from sweeps.session import look_at_arms, new_run, open_store
     from sweeps.store import StoreError
 
     try:
-        prepared, probed = _run_async(look_at_arms(prepared))
+        prepared, probed = _run_async(look_at_arms(prepared, _say))
         store = open_store(prepared, probed, out, resume=resume)
     except (PreflightError, StoreError, ProfileError) as exc:
         fail(str(exc))
@@ -547,6 +544,11 @@ def _stamp() -> str:
     from datetime import UTC, datetime
 
     return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def _say(sentence: str) -> None:
+    """Progress, on stderr."""
+    typer.echo(sentence, err=True)
 
 
 def fail(sentence: str) -> NoReturn:

@@ -12,6 +12,7 @@ import orjson
 CHAT = "chat"
 COMPLETIONS = "completions"
 ROUTES = {CHAT: "/chat/completions", COMPLETIONS: "/completions"}
+MAX_TOKENS, MAX_COMPLETION_TOKENS = "max_tokens", "max_completion_tokens"
 _BROKEN = ("error", "abort")  # finish reasons that say the reply was cut short by a fault
 _LONG_LINE = 16_384  # an error's text; cut short for show only after secrets are out, which a cut could hide
 
@@ -25,7 +26,7 @@ class RequestShape:
     max_tokens: int
     sampling: Mapping[str, Any]
     extra_body: Mapping[str, Any]
-    max_tokens_field: str = "max_tokens"
+    max_tokens_field: str = MAX_TOKENS
     include_usage: bool = True
     stream: bool = True
 

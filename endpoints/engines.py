@@ -30,7 +30,7 @@ ENGINES = (
     Engine("Text Generation Inference", ("tgi_",), ("skipped_tokens",)),
     Engine("LMDeploy", ("lmdeploy:",)),
 )
-OWNERS = {"vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp", "lmdeploy": "LMDeploy", "nvidia": "Dynamo"}
+OWNERS = {"vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp", "lmdeploy": "LMDeploy"}
 """`owned_by` in a list of models, and the engine that writes it."""
 
 # TensorRT-LLM keeps its Prometheus text at the second; at the first it has JSON.
@@ -101,11 +101,11 @@ def facts_of(page: Any) -> Facts:
     speculation: dict[str, Any] = {}
     for name, value in _fields(page):
         if name in _VERSION and isinstance(value, str) and value:
-            version = version or value[:100]
+            version = version or value
         elif name in _LIMITS and type(value) is int and value > 0:
             limits.setdefault(_LIMITS[name], value)
         elif name in _SPECULATION and value:
-            speculation.setdefault(name, value if isinstance(value, int | dict) else str(value)[:200])
+            speculation.setdefault(name, value if isinstance(value, int | dict) else str(value))
     return Facts(version, limits, speculation)
 
 

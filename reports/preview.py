@@ -46,17 +46,29 @@ def print_plan(plan: Mapping[str, Any]) -> None:
 
 
 def print_probe(found: Mapping[str, Any], profile: str) -> None:
-    """What was looked at, what was seen, its effect, each refusal, and the profile that a run would use."""
+    """What was looked at, what was seen, its effect, each refusal and the cost, as comments above the profile in YAML.
+
+    So the whole output is a sweep file that a run accepts.
+    """
     console = Console(highlight=False)
+    width = console.width - 2 if console.is_terminal else 140
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("looked at", "seen", "effect"):
         table.add_column(name, overflow="fold")
     for finding in found["findings"]:
         table.add_row(*(Text(clean(finding[name])) for name in ("what", "seen", "effect")))
-    console.print(table)
-    for refusal in found["refusals"]:
-        console.print(Text(f"refused: {clean(refusal)}"))
-    if found["round_trip_ms"] is not None:
-        console.print(f"round trip: {found['round_trip_ms']:.1f} ms")
-    console.print()
-    console.print(Text(profile.rstrip()))
+    trip, cost = found["round_trip_ms"], found["cost"]
+    lines = [f"refused: {clean(refusal)}" for refusal in found["refusals"]]
+    lines += [f"round trip: {trip:.1f} ms"] if trip is not None else []
+    lines.append(
+        f"cost: {cost['requests']} requests with {integer(cost['input_tokens'])} input and "
+        f"{integer(cost['output_tokens'])} output tokens, and {cost['pages']} pages read"
+    )
+    with console.capture() as captured:
+        console.print(table, width=max(40, width))
+        for line in lines:
+            console.print(Text(line), soft_wrap=True)
+    for line in captured.get().splitlines():
+        print(f"# {line}".rstrip())  # noqa: T201
+    print()  # noqa: T201
+    print(profile.rstrip())  # noqa: T201

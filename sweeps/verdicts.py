@@ -323,12 +323,14 @@ def _osl_mismatch(c: Context) -> Verdict | None:
     asked, got = c.metrics["requested_tokens"]["mean"], c.metrics["output_tokens"]["mean"]
     if not asked or got is None or abs(got - asked) <= 0.05 * asked:
         return None
+    reasons = ", ".join(f"{name} {count}" for name, count in c.metrics["finish_reasons"].items()) or "none"
     return Verdict(
         "osl_mismatch",
         WARN,
-        f"{got:.0f} output tokens on average, {asked:.0f} asked for",
+        f"asked for {asked:.0f} tokens and got {got:.0f} on average (finish reasons: {reasons})",
         "5 %",
-        "compare arms only where their lengths agree; ignore_eos in extra_body fixes the length where it is known",
+        "compare arms only where their lengths agree; extra_body: {ignore_eos: true} fixes the length where "
+        "`endsweep probe` finds it honoured",
     )
 
 

@@ -10,7 +10,7 @@ from profiles.errors import ProfileError
 from profiles.loading import Sweep, dump_stored, load_sweep
 from profiles.models import Auth, Prices, Speculation
 from profiles.names import slug
-from profiles.starters import STARTERS, starter
+from profiles.starters import STARTERS, about, starter
 from profiles.workloads import load_workload, ready_names
 
 URL = "endpoint: {url: 'http://h:1/v1'}\n"
@@ -338,9 +338,10 @@ def test_a_workload_file_of_ones_own(load: Any, tmp_path: Path) -> None:
         load(URL + "workload: {use: ./gone.yaml}")
 
 
-@pytest.mark.parametrize("kind", ["sweep", "endpoint"])
+@pytest.mark.parametrize("kind", sorted(STARTERS.keys() - {"workload"}))
 def test_starters_load(load: Any, kind: str) -> None:
-    sweep = load(starter(kind), env={"EXAMPLE_API_KEY": "k", "MY_API_KEY": "k"})
+    names = ("EXAMPLE_API_KEY", "AZURE_OPENAI_API_KEY", "OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
+    sweep = load(starter(kind), env=dict.fromkeys((*names, "GATEWAY_KEY"), "k"))
     assert sweep.workload.name == "chat-short"
     assert len(sweep.arms) == (2 if kind == "sweep" else 1)
 
@@ -351,9 +352,11 @@ def test_the_workload_starter_loads(tmp_path: Path) -> None:
 
 
 def test_an_unknown_starter_is_refused() -> None:
-    with pytest.raises(ProfileError, match='did you mean "sweep"'):
+    with pytest.raises(ProfileError, match='no starter "sweeep"') as caught:
         starter("sweeep")
-    assert set(STARTERS) == {"sweep", "endpoint", "workload"}
+    assert all(kind in str(caught.value) for kind in STARTERS)
+    assert set(STARTERS) == {"sweep", "endpoint", "azure", "organisation", "gateway", "tls", "workload"}
+    assert all(about(kind)[-1].isalpha() for kind in STARTERS)
     assert "chat-short" in ready_names()
 
 
