@@ -5,7 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint unit real bench clean env
+.PHONY: demo test lint unit real real-all real-llamacpp real-cyllama real-llmock real-dynamo real-vllm \
+	real-transformers real-nginx fuzz bench clean env
 
 env: $(READY)
 
@@ -19,7 +20,7 @@ $(READY): pyproject.toml
 demo: $(READY)  ## a real sweep on the embedded endpoint, speculation off and on
 	$(BIN)/endsweep demo
 
-test: lint unit real  ## lint, types, import rules, tests, a real engine
+test: lint unit real  ## lint, types, import rules, tests, real servers
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -30,8 +31,41 @@ lint: $(READY)
 unit: $(READY)
 	$(BIN)/python -m pytest -q --ignore=tests/real
 
-real: $(READY)  ## sweep a real llama.cpp server (installed into its own environment)
-	$(BIN)/python -m pytest -q tests/real
+REAL := $(BIN)/python -m pytest -q tests/real/test_
+
+# Each of these installs its engine into an environment of its own under .cache/real, once, and fails where it cannot.
+real: real-llamacpp real-llmock  ## sweep real servers, those that are quick to have
+	@if $(BIN)/python tests/real/engines/pythons.py 3.12 >/dev/null; then $(MAKE) real-cyllama; \
+	else echo "real-cyllama is left out: cyllama has no wheel that streams for older Pythons"; fi
+
+real-all: real-llamacpp real-cyllama real-llmock real-dynamo real-vllm real-transformers real-nginx  ## sweep all of them
+
+real-llamacpp: $(READY)
+	$(REAL)llamacpp.py
+
+real-cyllama: $(READY)  ## needs Python 3.12 or newer
+	$(REAL)cyllama.py
+
+real-llmock: $(READY)
+	$(REAL)llmock.py
+
+real-dynamo: $(READY)  ## 0.6 GB
+	$(REAL)dynamo.py
+
+real-vllm: $(READY)  ## 3.4 GB; needs Python 3.11
+	$(REAL)vllm.py
+
+real-transformers: $(READY)  ## in the environment of real-vllm
+	$(REAL)transformers.py
+
+real-nginx: $(READY)  ## needs nginx: apt-get install nginx-light
+	$(REAL)nginx.py
+
+FUZZ_SECONDS ?= 60
+
+fuzz: $(READY)  ## any bytes, cut anywhere, into the event-stream decoder
+	$(BIN)/python -m pip install --quiet --editable '.[fuzz]'
+	$(BIN)/python tests/fuzz/fuzz_decoder.py .cache/fuzz -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py

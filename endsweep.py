@@ -44,6 +44,7 @@ Exact = Annotated[bool, typer.Option("--exact", help="send exactly --requests co
 Warmup = Annotated[str | None, typer.Option(help="requests before the window, or auto; 0 for none")]
 MaxTokens = Annotated[int | None, typer.Option(help="output tokens asked of each request")]
 Trials = Annotated[int | None, typer.Option(help="repeat every point so many times")]
+Workers = Annotated[str | None, typer.Option(help="client processes, or auto: as the load needs and the cores allow")]
 Seed = Annotated[int | None, typer.Option(help="seed of prompt order and salts")]
 KeyEnv = Annotated[str | None, typer.Option(metavar="NAME", help="environment variable that holds the API key")]
 KeyFile = Annotated[str | None, typer.Option(metavar="FILE", help="file that holds the API key")]
@@ -67,6 +68,7 @@ def run(
     warmup: Warmup = None,
     max_tokens: MaxTokens = None,
     trials: Trials = None,
+    workers: Workers = None,
     seed: Seed = None,
     key_env: KeyEnv = None,
     key_file: KeyFile = None,
@@ -92,7 +94,7 @@ def run(
         spec,
         _overrides(
             spec, model, arm, api, concurrency, seconds, requests, exact, warmup, max_tokens, trials, seed, key_env,
-            key_file, header, max_usd, max_total_tokens, max_minutes,
+            key_file, header, max_usd, max_total_tokens, max_minutes, workers,
         ),
     )  # fmt: skip
     capped = capped or any(getattr(sweep.limits, name) is not None for name in ("minutes", "tokens", "usd"))
@@ -285,6 +287,34 @@ def _simulate_hostile(case: str, host: str, port: int) -> None:
         fail(f"cannot listen on {host}:{port}: {exc.strerror or exc}; choose another --port")
 
 
+@app.command(epilog="Example:  endsweep selftest --quick")
+def selftest(
+    quick: Annotated[bool, typer.Option("--quick", help="fewer levels and shorter streams: under 15 seconds")] = False,
+    json: AsJson = False,
+) -> None:
+    """Measure what this machine's client can carry, and how exactly.
+
+    Against a built-in server whose true times are known; under a minute, no network. Runs go by what it found.
+    """
+    from reports.selftest import print_selftest
+    from sweeps.selftest import selftest as measure
+    from sweeps.selftest import store
+
+    try:
+        found = _run_async(measure(quick, _say))
+    except RuntimeError as exc:
+        fail(str(exc))
+    stored: str | None = None
+    try:
+        stored = str(store(found, os.environ))
+    except OSError as exc:
+        _say(f"the limits cannot be kept in {exc.filename}: {exc.strerror}; runs will not know them")
+    if json:
+        _print_json(found)
+        return
+    print_selftest(found, stored)
+
+
 profiles_app = typer.Typer(help="List ready-made workloads; write a commented starter file.", add_completion=False)
 app.add_typer(profiles_app, name="profiles")
 
@@ -344,6 +374,7 @@ def _overrides(
     max_usd: float | None = None,
     max_total_tokens: int | None = None,
     max_minutes: float | None = None,
+    workers: str | None = None,
 ) -> dict[str, Any]:
     """The options as a document of the sweep file's shape: what was not given is not in it."""
     if key_env is not None and key_file is not None:
@@ -361,8 +392,9 @@ def _overrides(
         "seconds": seconds,
         "requests": requests,
         "exact": exact or None,
-        "warmup": int(warmup) if warmup is not None and warmup.isdigit() else warmup,
+        "warmup": _whole(warmup),
         "trials": trials,
+        "workers": _whole(workers),
     }
     limits = {"usd": max_usd, "tokens": max_total_tokens, "minutes": max_minutes}
     document: dict[str, Any] = {
@@ -374,6 +406,11 @@ def _overrides(
     }
     document = {name: section for name, section in document.items() if section}
     return document if seed is None else document | {"seed": seed}
+
+
+def _whole(text: str | None) -> int | str | None:
+    """A number where there is one; what is left is a word, such as auto, for the sweep file's model to judge."""
+    return int(text) if text is not None and text.isdecimal() else text
 
 
 def _given(section: dict[str, Any]) -> dict[str, Any]:
@@ -451,6 +488,7 @@ def _run(prepared: Prepared, out: Path, *, resume: bool, strict: bool, json: boo
     """Look at the arms, open the folder, sweep, report. Returns the exit code."""
     from endpoints.findings import PreflightError
     from reports.live import LiveView
+    from sweeps.selftest import capacity_from
     from sweeps.session import look_at_arms, new_run, open_store
     from sweeps.store import StoreError
 
@@ -461,7 +499,8 @@ def _run(prepared: Prepared, out: Path, *, resume: bool, strict: bool, json: boo
         fail(str(exc))
     try:
         with LiveView() as view:
-            outcome, signal_code = _run_async(_swept(new_run(prepared, store, view)))
+            capacity = capacity_from(os.environ)
+            outcome, signal_code = _run_async(_swept(new_run(prepared, store, view, capacity)))
     except OSError as exc:
         fail(f"cannot write to {out}: {exc.strerror or exc}; what was finished is kept, go on with --resume")
     finally:

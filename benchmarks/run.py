@@ -1,109 +1,67 @@
-"""`make bench`: how exact the client is against a server whose true times are known, and how fast virtual time runs.
+"""`make bench`: what the client costs, beside the least that it can cost, and how exact it is against known truth.
 
-Figures, not tests: this machine may be shared. Each row is the median of several runs, beside its spread.
+Figures, not tests: this machine may be shared. Each row is the median of several runs, beside its spread; runs of what
+is compared take turns, so that ratios hold though the machine is busy. The client has one core, the server another.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import statistics
-import subprocess
+import platform
 import sys
-import tempfile
 import time
-import urllib.request
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pyarrow.parquet as pq
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from endpoints.simulator.options import SimulatorOptions
-from endpoints.simulator.process import SimulatorProcess
-from profiles.loading import load_sweep
-from sweeps.virtual import virtual_sweep
+from benchmarks import analysis, embedded, wire
+from benchmarks.rig import Bystanders, Truth
 
-LEVELS = (1, 8, 32)
+WIRE: dict[str, Callable[[Truth, int], None]] = {
+    "chunks": wire.chunks,
+    "requests": wire.requests,
+    "burst": wire.burst,
+    "exactness": wire.exactness,
+    "memory": wire.memory,
+    "startup": wire.startup,
+}
+OTHERS: dict[str, Callable[[int], None]] = {
+    "sweeps": embedded.sweeps,
+    "virtual": lambda runs: embedded.virtual_time(),
+    "analysis": lambda runs: print(f"\nAnalysis: {analysis.measured(10_000_000)}"),
+}
+SHORT = {"exactness": 3, "memory": 1, "sweeps": 3}  # runs of the rows that take longest
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="runs of each row (the median is shown)")
-    parser.add_argument("--points", type=int, default=1000, help="points of the virtual sweep")
+    parser.add_argument(
+        "rows", nargs="*", metavar="ROW", help=f"of {', '.join([*WIRE, *OTHERS])}; all when none is named"
+    )
+    parser.add_argument("--runs", type=int, help="runs of each row (5; fewer of the longest)")
     a = parser.parse_args()
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} before the start, {a.runs} runs a row\n")
-    print("Against the embedded endpoint's own record (client relative to truth, same requests):")
-    print(f"{'arm':>4} {'users':>5} {'ttft p50':>20} {'tpot p50':>20} {'tokens/s':>20} {'in flight / C':>14}")
-    for arm, speculation in (("off", "off"), ("on", "k=4,p=0.7")):
-        rows = [accuracy(speculation) for _ in range(a.runs)]
-        for level in LEVELS:
-            cells = [spread([row[level][i] for row in rows]) for i in range(3)]
-            held = statistics.median(row[level][3] for row in rows)
-            print(f"{arm:>4} {level:>5} {cells[0]:>20} {cells[1]:>20} {cells[2]:>20} {held:>14.4f}")
-    seconds, same = virtual(a.points)
-    print(f"\nVirtual time: {a.points} points of 200 requests in {seconds:.1f} s; the same again: {same}")
-
-
-def spread(values: list[float]) -> str:
-    """Median and range of relative errors."""
-    return f"{statistics.median(values):+.2%} [{min(values):+.2%} {max(values):+.2%}]"
-
-
-def accuracy(speculation: str) -> dict[int, tuple[float, float, float, float]]:
-    """One sweep against one embedded endpoint: per level the errors of ttft p50, tpot p50, system_tps; mean load."""
-    with tempfile.TemporaryDirectory() as folder, SimulatorProcess(SimulatorOptions(speculation=speculation)) as server:
-        run = Path(folder) / "run"
-        levels = ",".join(map(str, LEVELS))
-        command = [sys.executable, "-m", "endsweep", "run", server.url, "--concurrency", levels, "--requests", "60"]
-        subprocess.run([*command, "--max-tokens", "64", "--out", str(run)], check=True, capture_output=True)
-        return {level: compared(server, run / f"points/default/c{level:05d}-t1", level) for level in LEVELS}
-
-
-def compared(server: SimulatorProcess, folder: Path, level: int) -> tuple[float, float, float, float]:
-    point = json.loads((folder / "point.json").read_text())
-    origin, window = point["origin_monotonic_ns"], point["window"]
-    t0, t1 = origin + window["t0_ns"], origin + window["t1_ns"]
-    with urllib.request.urlopen(f"{server.root}/truth?from_ns={t0}&to_ns={t1}") as reply:
-        truth = json.load(reply)
-    true = {r["id"]: r for r in truth["requests"] if r["outcome"] == "completed"}
-    rows = pq.read_table(folder / "requests.parquet").to_pylist()
-    numbered = [(row, int(row["request_id"].rpartition("-")[2], 16)) for row in rows if row["request_id"]]
-    pairs = [(row, true[number]) for row, number in numbered if number in true]
-    ttft = ratio(
-        [row["first_token_ns"] - row["sent_ns"] for row, _ in pairs],
-        [t["first_token_ns"] - t["received_ns"] for _, t in pairs],
+    if unknown := set(a.rows) - WIRE.keys() - OTHERS.keys():
+        parser.error(f"no rows {', '.join(sorted(unknown))}")
+    rows = a.rows or [*WIRE, *OTHERS]
+    began, others = time.monotonic(), Bystanders()
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"load {os.getloadavg()[0]:.2f} before the start"
     )
-    tpot = ratio(
-        [row["last_token_ns"] - row["first_token_ns"] for row, _ in pairs],
-        [t["last_token_ns"] - t["first_token_ns"] for _, t in pairs],
-    )
-    tps = point["system_tps"] / (truth["tokens_in_span"] / window["seconds"]) - 1
-    return ttft, tpot, tps, truth["in_flight_mean_in_span"] / level
-
-
-def ratio(ours: list[int], theirs: list[int]) -> float:
-    return float(np.median(ours) / np.median(theirs) - 1)
-
-
-def virtual(points: int) -> tuple[float, bool]:
-    """Seconds for a virtual sweep of so many points, and whether a tenth of it comes out the same again."""
-    engine = SimulatorOptions().engine_config()
-
-    def swept(trials: int) -> list[dict[str, Any]]:
-        load = {"concurrency": [1, 4, 8, 16, 32], "requests": 200, "trials": trials}
-        arms = {"a": {"url": "http://127.0.0.1:1", "model": "sim"}}
-        document = {"arms": arms, "workload": {"use": "chat-short", "max_tokens": 64}, "load": load}
-        return virtual_sweep(load_sweep(None, document, {}), {"a": engine})
-
-    began = time.perf_counter()
-    first = swept(points // 5)
-    seconds = time.perf_counter() - began
-    again = swept(max(1, points // 50))
-    key = ("system_tps", "ttft_ms", "tpot_ms", "intervals", "verdicts", "window")
-    by_name = {(p["concurrency"], p["trial"]): [p[k] for k in key] for p in first}
-    return seconds, all(by_name[p["concurrency"], p["trial"]] == [p[k] for k in key] for p in again)
+    with Truth() as server:
+        print(f"server of known truth: {'in C' if server.compiled else 'in Python'}")
+        for row in rows:
+            runs = a.runs or SHORT.get(row, 5)
+            if row in WIRE:
+                WIRE[row](server, runs)
+            else:
+                OTHERS[row](runs)
+            sys.stdout.flush()
+    busy = others.cores()
+    noise = "unknown" if busy is None else f"{busy:.2f} cores busy with other work on average"
+    print(f"\n{time.monotonic() - began:.0f} s; noise: {noise}")
 
 
 if __name__ == "__main__":

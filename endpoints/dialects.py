@@ -136,7 +136,10 @@ def interpret(doc: Mapping[str, Any], kind: bytes = b"", *, whole: bool = False)
             delta = choice.get("message" if whole else "delta")
             if isinstance(delta, dict):
                 content = delta.get("content")
-                visible += _text(content) + _text(delta.get("refusal"))
+                visible += _text(content)
+                if len(delta) == 1 and isinstance(content, str):
+                    continue  # nearly every delta of nearly every server
+                visible += _text(delta.get("refusal"))
                 thought = (
                     _text(delta.get("reasoning_content"))
                     or _text(delta.get("reasoning"))
@@ -233,5 +236,7 @@ def _int(value: object) -> int | None:
 
 
 def _str(value: object) -> str | None:
+    if not isinstance(value, str) or not value:
+        return None
     # A lone surrogate is legal in JSON, but cannot be stored.
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) and value else None
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()

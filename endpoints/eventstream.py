@@ -46,27 +46,37 @@ class EventStreamDecoder:
 
     def feed(self, block: bytes) -> list[ServerEvent]:
         """Decode one block (any cut, also inside a character). Raises EventTooLarge."""
+        datas = self.whole(block)
+        return self.lines(block) if datas is None else [ServerEvent(data) for data in datas]
+
+    @property
+    def between(self) -> bool:
+        """Whether no event has begun, so that the next byte begins a line of a new one."""
+        return self._started and not (self._held or self._kind or self._partial or self._skip_lf)
+
+    def whole(self, block: bytes) -> list[bytes] | None:
+        """What nearly every block of nearly every server is: whole unnamed events of one line each, as their data.
+
+        None, and nothing is taken, when the block may be anything else: `lines` reads any.
+        """
+        if self._held or self._kind or self._partial or not block.startswith(b"data: "):
+            return None
+        if block.endswith(b"\n\n"):
+            datas = block[6:-2].split(b"\n\ndata: ")
+        elif block.endswith(b"\r\n\r\n"):
+            datas = block[6:-4].split(b"\r\n\r\ndata: ")
+        else:
+            return None
+        for data in datas:
+            if b"\n" in data or b"\r" in data:
+                return None
+        self._started, self._skip_lf = True, False
+        return datas
+
+    def lines(self, block: bytes) -> list[ServerEvent]:
+        """Decode one block line by line. Raises EventTooLarge."""
         if not block:
             return []
-        if (
-            self._started
-            and not self._held
-            and not self._kind
-            and block.startswith(b"data: ")
-            and block.endswith(b"\n\n")
-            and b"\r" not in block
-        ):
-            # What nearly every block of nearly every server is: whole one-line events.
-            events = []
-            for piece in block[6:-2].split(b"\n\ndata: "):
-                if b"\n" in piece:
-                    break
-                events.append(ServerEvent(piece))
-            else:
-                return events
-        return self._feed_lines(block)
-
-    def _feed_lines(self, block: bytes) -> list[ServerEvent]:
         if not self._started:
             # The mark may itself be cut: wait until three bytes are there or it cannot be one.
             block = bytes(self._partial) + block

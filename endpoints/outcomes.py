@@ -69,12 +69,8 @@ def of_exception(exc: BaseException, *, reply_began: bool) -> Outcome:
         return Outcome.TLS
     if isinstance(exc, aiohttp.ConnectionTimeoutError):
         return Outcome.CONNECT_TIMEOUT
-    if isinstance(exc, aiohttp.ClientConnectorError) and isinstance(
-        exc.os_error, ConnectionResetError | ConnectionAbortedError
-    ):
-        return Outcome.RESET  # taken up, and dropped before TLS stood
     if isinstance(exc, aiohttp.ClientConnectorError):
-        return Outcome.CONNECT_TIMEOUT if number == errno.ETIMEDOUT else Outcome.REFUSED
+        return of_dialling(exc.os_error)
     if isinstance(exc, aiohttp.ClientPayloadError):
         why = exc.__cause__
         if isinstance(why, aiohttp.http_exceptions.HttpProcessingError) and not isinstance(why, _CUT_SHORT):
@@ -89,6 +85,20 @@ def of_exception(exc: BaseException, *, reply_began: bool) -> Outcome:
     if isinstance(exc, TimeoutError):
         return Outcome.IDLE_TIMEOUT if reply_began else Outcome.FIRST_BYTE_TIMEOUT
     return Outcome.BAD_STREAM
+
+
+def of_dialling(exc: OSError | UnicodeError) -> Outcome:
+    """Sort what the operating system, the resolver or TLS raised while a connection was being made."""
+    number = _errno(exc)
+    if number in _CLIENT_ERRNOS:
+        return Outcome.CLIENT_RESOURCE
+    if isinstance(exc, socket.gaierror | UnicodeError):
+        return Outcome.DNS
+    if isinstance(exc, ssl.SSLError):
+        return Outcome.TLS
+    if isinstance(exc, ConnectionResetError | ConnectionAbortedError):
+        return Outcome.RESET  # taken up, and dropped before TLS stood
+    return Outcome.CONNECT_TIMEOUT if isinstance(exc, TimeoutError) or number == errno.ETIMEDOUT else Outcome.REFUSED
 
 
 def _errno(exc: BaseException) -> int | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -34,10 +36,12 @@ _AT_ONCE = 4
 async def look_beside(session: ClientSession, target: Target, found: Probed) -> None:
     """Read the pages and add what they tell to `found`; `session` carries the target's headers."""
 
-    async def get(urls: Iterable[str], of: ClientSession = session) -> dict[str, Page | None]:
+    async def get(
+        urls: Iterable[str], of: ClientSession = session, tls: ssl.SSLContext = target.tls
+    ) -> dict[str, Page | None]:
         wanted = list(dict.fromkeys(urls))
         found.cost.pages += len(wanted)
-        return dict(zip(wanted, await _get(of, target, wanted), strict=True))
+        return dict(zip(wanted, await _get(of, replace(target, tls=tls), wanted), strict=True))
 
     url = target.url
     urls = {route: beside(url, route) for route in (*INFO_PAGES, *HEALTH_PAGES, *METRICS_PAGES)}
@@ -47,9 +51,9 @@ async def look_beside(session: ClientSession, target: Target, found: Probed) -> 
     if target.metrics_url is not None:
         if origin(target.metrics_url) == origin(url):
             metrics = await get([target.metrics_url]) | metrics
-        else:  # another origin gets no header of this one, least of all the key
+        else:  # another origin gets nothing that is meant for this one: no header, no key, no certificate
             async with aiohttp.ClientSession(trust_env=target.proxy) as bare:
-                metrics = await get([target.metrics_url], bare) | metrics
+                metrics = await get([target.metrics_url], bare, ssl.create_default_context()) | metrics
     if not any(map(_series, metrics.values())):
         metrics |= await get({at_root(url, "/metrics"), join(url, "/metrics").partition("?")[0]} - metrics.keys())
     facts = {route: facts_of(_json(pages[urls[route]])) for route in INFO_PAGES}

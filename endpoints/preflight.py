@@ -13,7 +13,7 @@ import aiohttp
 import orjson
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result
 
-from endpoints.dialects import CHAT, MAX_COMPLETION_TOKENS, MAX_TOKENS, ROUTES, RequestShape
+from endpoints.dialects import CHAT, COMPLETIONS, MAX_COMPLETION_TOKENS, MAX_TOKENS, ROUTES, RequestShape
 from endpoints.findings import PreflightError, Probed, Say
 from endpoints.look import looking, read
 from endpoints.outcomes import Outcome, of_exception
@@ -58,7 +58,8 @@ async def first_look(
 ) -> tuple[Target, Exchange]:
     """What `preflight` does; returns the target in the shape that was taken, and the exchange that was.
 
-    `undeclared`: take an endpoint that does not stream although the profile does not say so. Raises PreflightError.
+    `undeclared`: take an endpoint also in the other dialect, or without streams, although the profile does not say so.
+    Raises PreflightError.
     """
     try:
         await _models(target, found)
@@ -74,10 +75,16 @@ async def first_look(
 
 
 async def patiently(asking: Callable[[], Awaitable[L]], target: Target, found: Probed, say: Say | None) -> L:
-    """The reply to a request, asked again after a wait where a rate limit refuses it (at most 3 times, 60 s in all)."""
+    """The reply to a request, asked again after a wait where a rate limit refuses it.
+
+    At most 3 times, and with no more than 60 s of waiting for all requests of one look.
+    """
 
     async def once() -> L:
         return await asking()
+
+    def enough(state: RetryCallState) -> bool:
+        return state.attempt_number > _MORE_TRIES or found.waited_s + state.upcoming_sleep > _MOST_WAIT_S
 
     def announce(state: RetryCallState) -> None:
         found.waited_s += state.upcoming_sleep
@@ -88,7 +95,7 @@ async def patiently(asking: Callable[[], Awaitable[L]], target: Target, found: P
     retrying = AsyncRetrying(
         retry=retry_if_result(limited),
         wait=_wait,
-        stop=_enough,
+        stop=enough,
         before_sleep=announce,
         retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
         sleep=asyncio.sleep,
@@ -106,10 +113,6 @@ def _wait(state: RetryCallState) -> float:
     return _UNSAID_S * 2 ** (state.attempt_number - 1) if pause is None else pause
 
 
-def _enough(state: RetryCallState) -> bool:
-    return state.attempt_number > _MORE_TRIES or state.idle_for + state.upcoming_sleep > _MOST_WAIT_S
-
-
 # -- models -----------------------------------------------------------------------------------------------------------
 
 
@@ -117,7 +120,7 @@ async def _models(target: Target, found: Probed) -> None:
     url, seconds = join(target.url, "/models"), target.timeouts.connect
     pages = []
     try:
-        async with looking(target) as (session, connector):
+        async with looking(target, reuse=True) as (session, connector):
             for _ in range(_TRIPS):
                 found.cost.pages += 1
                 pages.append(await read(session, target, url, most=_MOST_MODELS, seconds=seconds))
@@ -173,6 +176,14 @@ async def _first_request(target: Target, found: Probed, say: Say | None, undecla
         found.refuse(exchange.error)
         shape = changed
         exchange = await asking(shape)
+    if exchange.status in (404, 405):
+        there = replace(shape, api=COMPLETIONS if shape.api == CHAT else CHAT, max_tokens_field=MAX_TOKENS)
+        other = await asking(there)
+        if other.outcome is Outcome.OK:
+            if not undeclared:
+                raise PreflightError(_other_route(replace(target, shape=shape), exchange, there.api))
+            found.refuse(exchange.error)
+            exchange, shape = other, there
     if shape.stream and _does_not_stream(exchange):
         whole = await asking(replace(shape, stream=False))
         if whole.outcome is Outcome.OK:
@@ -216,7 +227,7 @@ def _negotiated(exchange: Exchange, shape: RequestShape, asked: RequestShape) ->
     if exchange.status not in (400, 422) or not exchange.error:
         return None
     said = exchange.error
-    if "stream_options" in said and shape.include_usage and shape.stream:
+    if ("stream_options" in said or "include_usage" in said) and shape.include_usage and shape.stream:
         return replace(shape, include_usage=False)
     if shape.api == CHAT and shape.max_tokens_field == asked.max_tokens_field and shape.max_tokens_field in said:
         return replace(shape, max_tokens_field=other_length(shape))
@@ -263,7 +274,7 @@ def _explain(target: Target, found: Probed, exchange: Exchange) -> str:
     model = target.shape.model
     if status in (401, 403):
         return _refused_key(target, status, said)
-    if status in (400, 422) and (field := _refused_field(said.replace(model, ""), target.shape)):
+    if status in (400, 422) and (field := _refused_field(said, target.shape)):
         return f"{_at(target)} refuses {field} ({said}): leave it out"
     # A refusal that names the model may be about its parameters or its context; not so where it is not listed.
     unlisted = status in (400, 422) and model in said and model not in (found.models or ())
@@ -284,12 +295,21 @@ def _explain(target: Target, found: Probed, exchange: Exchange) -> str:
 
 def _refused_field(said: str, shape: RequestShape) -> str | None:
     """The field of the request that a refusal names, and where it comes from."""
+    said = re.sub(_word(shape.model), "", said)  # which may be named like a field
     sections: dict[str, Any] = {"workload.sampling": shape.sampling, "extra_body": shape.extra_body}
     for section, fields in sections.items():
         for name in fields:
-            if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", said):
+            if re.search(_word(name), said):
                 return f"the field {name} of {section}"
     return None
+
+
+def _word(word: str) -> str:
+    return rf"(?<!\w){re.escape(word)}(?!\w)"
+
+
+def _other_route(target: Target, exchange: Exchange, other: str) -> str:
+    return f"{target.route} does not exist ({exchange.error}), and {target.route_of(other)} does: give --api {other}"
 
 
 def _undeclared(target: Target) -> str:

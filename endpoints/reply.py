@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from itertools import pairwise
 
 from endpoints import dialects
 from endpoints.eventstream import MAX_EVENT_BYTES, EventStreamDecoder, EventTooLarge
 from endpoints.outcomes import Outcome
+from endpoints.template import Template, learn
 
 _KEEP_HEAD = 65_536  # bytes of a body without events kept for the error text
+_HASHED = 4096  # bytes of text that are hashed at once
+_LEARN = 4  # at most every so many events
 
 
 class Reply:
@@ -20,12 +24,17 @@ class Reply:
     """
 
     __slots__ = (
+        "_between",
         "_cumulative",
         "_decoder",
+        "_framed",
         "_hash",
         "_ids",
+        "_kept",
+        "_learnt",
+        "_template",
+        "_text",
         "_textless",
-        "_texts",
         "chunk_ns",
         "done",
         "dropped",
@@ -45,11 +54,16 @@ class Reply:
     def __init__(self, *, keep_text: bool = False, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._decoder = EventStreamDecoder(max_event_bytes)
         self._hash = hashlib.blake2b(digest_size=8)
-        self._texts: list[str] | None = [] if keep_text else None
+        self._text = bytearray()  # not hashed yet
+        self._kept = bytearray() if keep_text else None
+        self._template: Template | None = None
+        self._framed: Template | None = None  # the same, as a block by itself
+        self._between = False  # no event has begun
+        self._learnt = 0
         self._cumulative: list[int | None] = []
         self._ids: list[int | None] = []
         self._textless = 0  # token ids since the last fragment
-        self.chunk_ns: list[int] = []
+        self.chunk_ns = array("q")
         self.first_visible_ns: int | None = None
         self.text_bytes = 0
         self.events = 0
@@ -68,38 +82,77 @@ class Reply:
         """Take one block; return how many fragments with text it held. Raises EventTooLarge."""
         if not self.events and len(self.head) < _KEEP_HEAD:
             self.head += block[: _KEEP_HEAD - len(self.head)]
+        if self._framed is not None and self._between and not self.done:
+            text = self._framed.text_in(block)
+            if text is not None:  # what nearly every block is: one event, and only its text is news
+                self.events += 1
+                self.chunk_ns.append(at_ns)
+                self.text_bytes += len(text)
+                self._text += text
+                if len(self._text) >= _HASHED:
+                    self._settle()
+                return 1
         before = len(self.chunk_ns)
-        for event in self._decoder.feed(block):
-            if self.done or not event.data:
-                continue
-            self.events += 1
-            if event.data == b"[DONE]" or event.data.strip() == b"[DONE]":
-                self.done = True
-                continue
-            try:
-                delta = dialects.interpret(dialects.parse(event.data), event.kind)
-            except dialects.NotAnEvent:
-                self.dropped += 1
-                if event.kind == b"error":
-                    self.error = self.error or " ".join(event.data.decode("utf-8", "replace").split())
-                continue
-            self._take(delta, at_ns)
+        datas = self._decoder.whole(block)
+        if datas is None:
+            for event in self._decoder.lines(block):
+                self._event(event.data, event.kind, at_ns)
+            self._between = self._decoder.between
+            return len(self.chunk_ns) - before
+        self._between = True
+        for data in datas:
+            text = self._template.text_in(data) if self._template is not None else None
+            if text is None or self.done:
+                self._event(data, b"", at_ns)
+            else:
+                self.events += 1
+                self._fragment(text, at_ns)
+        if self._framed is None and self._template is not None:
+            self._framed = self._template.framed(b"\r\n" if block.endswith(b"\r\n") else b"\n")
         return len(self.chunk_ns) - before
+
+    def _event(self, data: bytes, kind: bytes, at_ns: int) -> None:
+        if self.done or not data:
+            return
+        self.events += 1
+        if data == b"[DONE]" or data.strip() == b"[DONE]":
+            self.done = True
+            return
+        try:
+            delta = dialects.interpret(dialects.parse(data), kind)
+        except dialects.NotAnEvent:
+            self.dropped += 1
+            if kind == b"error":
+                self.error = self.error or " ".join(data.decode("utf-8", "replace").split())
+            return
+        self._take(delta, at_ns)
+        if (delta.visible or delta.hidden) and self._learnt * _LEARN <= self.events:
+            self._learnt += 1
+            if (template := learn(data, delta)) is not None:
+                self._template, self._framed = template, None
+
+    def _fragment(self, text: bytes, at_ns: int) -> None:
+        self.chunk_ns.append(at_ns)
+        self.text_bytes += len(text)
+        self._text += text
+        if len(self._text) >= _HASHED:
+            self._settle()
+
+    def _settle(self) -> None:
+        self._hash.update(self._text)
+        if self._kept is not None:
+            self._kept += self._text
+        self._text.clear()
 
     def _take(self, delta: dialects.Delta, at_ns: int) -> None:
         if delta.visible or delta.hidden:
-            self.chunk_ns.append(at_ns)
+            self._fragment((delta.hidden + delta.visible).encode("utf-8", "surrogatepass"), at_ns)
             self._cumulative.append(delta.usage.output_tokens if delta.usage else None)
             # Tokens without text (a character not yet whole) belong to the fragment that they complete.
             self._ids.append(None if delta.token_ids is None else self._textless + delta.token_ids)
             self._textless = 0
-            raw = (delta.hidden + delta.visible).encode("utf-8", "surrogatepass")
-            self.text_bytes += len(raw)
-            self._hash.update(raw)
             if delta.visible and self.first_visible_ns is None:
                 self.first_visible_ns = at_ns
-            if self._texts is not None:
-                self._texts.append(delta.hidden + delta.visible)
         else:
             self._textless += delta.token_ids or 0
         if delta.usage is not None:
@@ -113,21 +166,25 @@ class Reply:
 
     @property
     def text_hash(self) -> str:
+        self._settle()
         return self._hash.hexdigest()
 
     @property
     def text(self) -> str | None:
-        if self._texts is None:
+        if self._kept is None:
             return None
+        self._settle()
         # Halves of a surrogate pair may have come apart; one without the other cannot be stored.
-        return "".join(self._texts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        halves = self._kept.decode("utf-8", "surrogatepass")
+        return halves.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def chunk_tokens(self) -> list[int] | None:
         """Tokens in each fragment, or None where they cannot be known.
 
         From running usage when it rises with every fragment (a server that repeats its final usage on every event
         tells nothing about fragments), else from the token ids listed. Tokens that came after the last fragment without
-        text (an end-of-text token, say) are in none.
+        text (an end-of-text token, say) are in none. (Fragments read by template are in neither list: one that told
+        nothing of its tokens, from which it was learnt, is in both.)
         """
         running = [c for c in self._cumulative if c is not None]
         if running and len(running) == len(self._cumulative) and all(b > a for a, b in pairwise([0, *running])):

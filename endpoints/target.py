@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from endpoints.dialects import ROUTES, RequestShape
-from endpoints.http import HttpTransport, ReusePolicy, Timeouts
+from endpoints.attempts import Attempts, ReusePolicy, Timeouts
+from endpoints.dialects import MAX_TOKENS, ROUTES, RequestShape
+from endpoints.fast import FastTransport
+from endpoints.http import HttpTransport
 from endpoints.tls import context_of
 from profiles.loading import ResolvedArm
+from profiles.models import Limits, Tls
 from profiles.secrets import read_key, redact, redact_urls, secrets_in
 
 
@@ -27,29 +31,40 @@ class Target:
     proxy: bool  # go through the environment's proxy
     secrets: tuple[str, ...]
     timeouts: Timeouts
+    metrics_url: str | None = None
+    trust: Tls = field(default_factory=Tls)  # what `tls` was made from
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For worker processes: an SSL context cannot travel, so it is made anew at the other end."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "tls"}
+        return _unpickled, (values,)
 
     @property
     def route(self) -> str:
         """Where requests are POSTed."""
-        return join(self.url, ROUTES[self.shape.api])
+        return self.route_of(self.shape.api)
+
+    def route_of(self, api: str) -> str:
+        """Where requests of a dialect are POSTed."""
+        return join(self.url, ROUTES[api])
 
     def scrub(self, text: str) -> str:
         """The text without this arm's secrets, wherever a server may have echoed them, and without those of URLs."""
         return redact_urls(redact(text, self.secrets))
 
-    def transport(self, policy: ReusePolicy | None = None, *, keep_text: bool = False) -> HttpTransport:
+    def transport(self, policy: ReusePolicy | None = None, *, keep_text: bool = False) -> Attempts:
         """A new transport, with connections of its own."""
-        return HttpTransport(
-            self.route,
-            self.headers,
-            timeouts=self.timeouts,
-            policy=policy,
-            tls=self.tls,
-            proxy=self.proxy,
-            streamed=self.shape.stream,
-            keep_text=keep_text,
-            scrub=lru_cache(64)(self.scrub),  # most of what is scrubbed says the same in every reply
-        )
+        options: dict[str, Any] = {
+            "timeouts": self.timeouts,
+            "policy": policy,
+            "tls": self.tls,
+            "streamed": self.shape.stream,
+            "keep_text": keep_text,
+            "scrub": lru_cache(64)(self.scrub),  # most of what is scrubbed says the same in every reply
+        }
+        if self.proxy:
+            return HttpTransport(self.route, self.headers, proxy=True, **options)
+        return FastTransport(self.route, self.headers, **options)
 
     def __repr__(self) -> str:
         return f"Target({self.name!r}, {self.url!r})"
@@ -68,11 +83,40 @@ def target_of(
     if key is not None:
         headers["Authorization"] = f"Bearer {key}"
     secrets = tuple(s for s in (key, *secrets_in(arm.headers, arm.extra_body)) if s)
-    shape = RequestShape(arm.api, arm.model or "", max_tokens, dict(sampling), dict(arm.extra_body), stream=arm.stream)
-    return Target(arm.name, arm.url, headers, shape, context_of(arm.tls), arm.proxy == "env", secrets, timeouts)
+    shape = RequestShape(
+        arm.api,
+        arm.model or "",
+        max_tokens,
+        dict(sampling),
+        dict(arm.extra_body),
+        max_tokens_field=MAX_TOKENS if arm.max_tokens_field == "auto" else arm.max_tokens_field,
+        stream=arm.stream,
+    )
+    tls, proxy = context_of(arm.tls), arm.proxy == "env"
+    return Target(arm.name, arm.url, headers, shape, tls, proxy, secrets, timeouts, arm.metrics_url, arm.tls)
+
+
+def _unpickled(values: dict[str, Any]) -> Target:
+    return Target(**values, tls=context_of(values["trust"]))
+
+
+def timeouts_of(limits: Limits) -> Timeouts:
+    """The waits a request may take."""
+    return Timeouts(limits.connect_seconds, limits.first_byte_seconds, limits.idle_seconds)
 
 
 def join(base: str, route: str) -> str:
     """The base URL with a route appended to its path; a query stays behind it."""
     parts = urlsplit(base)
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + route))
+
+
+def beside(base: str, route: str) -> str:
+    """The route next to the last part of the base URL's path, where servers put what is not of the API."""
+    parts = urlsplit(base)
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/").rpartition("/")[0] + route, query=""))
+
+
+def at_root(base: str, route: str) -> str:
+    """The route at the root of the base URL's origin."""
+    return urlunsplit(urlsplit(base)._replace(path=route, query=""))

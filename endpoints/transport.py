@@ -5,7 +5,7 @@ Real transports measure; the virtual one drives the simulator's engine in virtua
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -48,7 +48,7 @@ class Exchange:
     error: str | None = None
     retry_after: str | None = None
     pause_s: float | None = None  # how long the server asks to wait before the next request
-    chunk_ns: list[int] = field(default_factory=list)
+    chunk_ns: MutableSequence[int] = field(default_factory=list)  # of real transports an array('q')
     chunk_tokens: list[int] | None = None
     text_bytes: int = 0
     text_hash: str = ""
@@ -63,6 +63,7 @@ class Exchange:
     system_fingerprint: str | None = None
     request_id: str | None = None
     dropped_events: int = 0
+    worker: int = 0  # which worker process carried it
 
 
 class Transport(Protocol):

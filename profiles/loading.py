@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from profiles.errors import ProfileError, Refusal, did_you_mean
@@ -38,6 +38,7 @@ _OPTIONS = {
     "load.exact": "--exact",
     "load.warmup": "--warmup",
     "load.trials": "--trials",
+    "load.workers": "--workers",
     "limits.usd": "--max-usd",
     "limits.tokens": "--max-total-tokens",
     "limits.minutes": "--max-minutes",
@@ -66,6 +67,7 @@ class ResolvedArm:
     tls: Tls
     proxy: str  # none | env
     stream: bool
+    max_tokens_field: str  # auto | max_tokens | max_completion_tokens
     speculation: Speculation | None
 
 
@@ -91,6 +93,8 @@ class ResolvedLoad:
     exact: bool
     warmup: int | str  # requests, or "auto"
     trials: int
+    workers: int | str  # client processes, or "auto"
+    chunks: Literal["all", "sample", "none"]  # of which requests the arrivals of single fragments are stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +302,7 @@ def _arm(name: str, own: dict[str, Any], endpoint: dict[str, Any], path: Path_, 
         tls=arm.tls.model_copy(update={name: path and str(user_path(path)) for name, path in _tls_files(arm.tls)}),
         proxy=arm.proxy,
         stream=arm.stream,
+        max_tokens_field=arm.max_tokens_field,
         speculation=arm.speculation,
     )
 
@@ -358,4 +363,6 @@ def _load(asked: Load) -> ResolvedLoad:
     if seconds is None and requests is None:
         # Exact counts requests: a window of seconds would send as many as fit into it.
         seconds, requests = None if asked.exact else DEFAULT_SECONDS, DEFAULT_REQUESTS
-    return ResolvedLoad(asked.concurrency, seconds, requests, asked.exact, asked.warmup, asked.trials)
+    return ResolvedLoad(
+        asked.concurrency, seconds, requests, asked.exact, asked.warmup, asked.trials, asked.workers, asked.chunks
+    )

@@ -29,7 +29,7 @@ _FRAMING = {
 _OURS = {
     "messages": "prompts come from the workload",
     "prompt": "prompts come from the workload",
-    "stream": "replies are always streamed",
+    "stream": "say whether replies are streamed by the key stream beside it",
     "model": "name the model by the key model beside it",
 }
 _ROUTES = ("/chat/completions", "/completions")
@@ -107,6 +107,12 @@ def _extra_body(body: dict[str, Any]) -> dict[str, Any]:
 def _warmup(value: object) -> object:
     if value != "auto" and (type(value) is not int or not 0 <= value <= 10_000_000):
         raise Refusal("this should be auto or a whole number of 0 or more", "write auto or a number of requests")
+    return value
+
+
+def _workers(value: object) -> object:
+    if value != "auto" and (type(value) is not int or not 1 <= value <= 256):
+        raise Refusal("this should be auto or a whole number from 1 to 256", "write auto or a number of processes")
     return value
 
 
@@ -202,6 +208,7 @@ class Endpoint(Strict):
     """One endpoint. `url` may be missing where every arm names its own.
 
     `stream: false` is for an endpoint that cannot stream; `proxy: env` goes through HTTP(S)_PROXY, and never unasked.
+    `max_tokens_field` is the name tried first for the length; where it is refused, the other one is taken.
     """
 
     url: EndpointUrl | None = None
@@ -215,6 +222,7 @@ class Endpoint(Strict):
     tls: Tls = Field(default_factory=Tls)
     proxy: Literal["none", "env"] = "none"
     stream: bool = True
+    max_tokens_field: Literal["auto", "max_tokens", "max_completion_tokens"] = "auto"
 
     @model_validator(mode="before")
     @classmethod
@@ -281,6 +289,8 @@ class Load(Strict):
     exact: bool = False
     warmup: Annotated[int | Literal["auto"], BeforeValidator(_warmup)] = "auto"
     trials: Annotated[int, Field(ge=1, le=1_000)] = 1
+    workers: Annotated[int | Literal["auto"], BeforeValidator(_workers)] = "auto"
+    chunks: Literal["all", "sample", "none"] = "all"  # of which requests the arrivals of single fragments are stored
 
     @model_validator(mode="after")
     def _exact_counts(self) -> Load:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from profiles.errors import ProfileError, did_you_mean
+from profiles.errors import ProfileError
 
 _SWEEP = """\
 # A sweep: one endpoint, speculative decoding off and on. Run it with: endsweep run FILE
@@ -41,16 +41,81 @@ limits:
 """
 
 _ENDPOINT = """\
-# An endpoint in the cloud, with a key. Run it with: endsweep run FILE
+# An endpoint in the cloud, with a bearer key. Run it with: endsweep run FILE
 endpoint:
   url: https://api.example.com/v1
   model: my-org/my-model
   auth: {env: EXAMPLE_API_KEY}         # the variable that holds the key; or {file: PATH}
-  # headers: {api-key: "${EXAMPLE_API_KEY}"}   # for servers that want another header than Authorization
+  # headers: {api-key: "${EXAMPLE_API_KEY}"}   # in place of auth, where another header than Authorization is wanted
+  prices: {input: 0.15, output: 0.60, per: 1000000}      # US dollars
+  # extra_body: {ignore_eos: true}     # replies of full length, where that is honoured: `endsweep probe FILE` tells
+  # stream: false                      # for an endpoint that cannot stream; only whole replies are timed then
+
+load: {concurrency: "1..16"}
+limits: {minutes: 30, tokens: 1000000, usd: 1.00}
+"""
+
+_AZURE = """\
+# A deployment on Azure: the key in its own header, the version of the API in the URL. Run it with: endsweep run FILE
+endpoint:
+  # RESOURCE and DEPLOYMENT are yours; routes are put before the query. The newer form of the URL,
+  # https://RESOURCE.openai.azure.com/openai/v1, needs no api-version, and the deployment's name as the model.
+  url: https://RESOURCE.openai.azure.com/openai/deployments/DEPLOYMENT?api-version=2024-10-21
+  model: DEPLOYMENT                    # no list of models stands beside a deployment: it has to be named
+  headers: {api-key: "${AZURE_OPENAI_API_KEY}"}          # stored as ${AZURE_OPENAI_API_KEY}, never as the key
+  max_tokens_field: auto               # max_tokens, or max_completion_tokens where that is refused (reasoning models)
   prices: {input: 0.15, output: 0.60, per: 1000000}      # US dollars
 
 load: {concurrency: "1..16"}
 limits: {minutes: 30, tokens: 1000000, usd: 1.00}
+"""
+
+_ORGANISATION = """\
+# A provider that bills an organisation and a project, named in headers. Run it with: endsweep run FILE
+endpoint:
+  url: https://api.example.com/v1
+  model: my-model
+  auth: {env: OPENAI_API_KEY}          # the variable that holds the key; or {file: PATH}
+  headers:
+    OpenAI-Organization: "${OPENAI_ORG_ID}"
+    OpenAI-Project: "${OPENAI_PROJECT_ID}"
+  prices: {input: 0.15, output: 0.60, per: 1000000}      # US dollars
+
+load: {concurrency: "1..16"}
+limits: {minutes: 30, tokens: 1000000, usd: 1.00}
+"""
+
+_GATEWAY = """\
+# A gateway before the endpoint, which wants headers of its own. Run it with: endsweep run FILE
+endpoint:
+  url: https://gateway.example.com/team/v1
+  model: my-org/my-model
+  auth: {env: EXAMPLE_API_KEY}         # sent as Authorization: Bearer
+  headers:
+    X-Gateway-Key: "${GATEWAY_KEY}"    # names that look like credentials are kept out of all that is stored
+    X-Team: benchmarks                 # plain values are stored as they are
+    # Cache-Control: no-store          # if the gateway caches replies, forbid it: cached replies measure the gateway
+  # proxy: env                         # go through HTTP(S)_PROXY, which is never done unasked
+  prices: {input: 0.15, output: 0.60, per: 1000000}      # US dollars
+
+load: {concurrency: "1..16"}
+limits: {minutes: 30, tokens: 1000000, usd: 1.00}
+"""
+
+_TLS = """\
+# An endpoint with a certificate authority of its own, or one that asks for ours. Run it with: endsweep run FILE
+endpoint:
+  url: https://llm.internal.example:8443/v1
+  model: my-model
+  auth: {env: EXAMPLE_API_KEY}
+  tls:                                 # PEM files, beside this one unless the path says otherwise
+    ca: ca.pem                         # trusted in place of the system's authorities
+    cert: client.pem                   # our certificate, for servers that ask for one
+    key: client-key.pem                # its key, without a password; leave out when it is in the cert file
+    # verify: false                    # trust anyone: the report says so. Not together with ca
+
+load: {concurrency: "1..16"}
+limits: {minutes: 30, tokens: 1000000}
 """
 
 _WORKLOAD = """\
@@ -63,11 +128,25 @@ max_tokens: 256                        # asked of every reply
 prompts: [chat.jsonl, code.jsonl]
 """
 
-STARTERS = {"sweep": _SWEEP, "endpoint": _ENDPOINT, "workload": _WORKLOAD}
+STARTERS = {
+    "sweep": _SWEEP,
+    "endpoint": _ENDPOINT,
+    "azure": _AZURE,
+    "organisation": _ORGANISATION,
+    "gateway": _GATEWAY,
+    "tls": _TLS,
+    "workload": _WORKLOAD,
+}
 
 
 def starter(kind: str) -> str:
-    """The starter text of a kind: sweep, endpoint or workload. Raises ProfileError on another."""
+    """The starter text of a kind. Raises ProfileError, naming all kinds, on another."""
     if kind not in STARTERS:
-        raise ProfileError("profiles new", None, f'there is no starter "{kind}"', did_you_mean(kind, STARTERS))
+        remedy = f"use one of: {', '.join(STARTERS)}"
+        raise ProfileError("profiles new", None, f'there is no starter "{kind}"', remedy)
     return STARTERS[kind]
+
+
+def about(kind: str) -> str:
+    """What a starter is for, in one line: the first of its comments."""
+    return STARTERS[kind].partition("\n")[0].removeprefix("# ").partition(". ")[0]

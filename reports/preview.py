@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,8 +51,8 @@ def print_probe(found: Mapping[str, Any], profile: str) -> None:
 
     So the whole output is a sweep file that a run accepts.
     """
-    console = Console(highlight=False)
-    width = console.width - 2 if console.is_terminal else 140
+    terminal = Console()
+    console = Console(highlight=False, width=max(40, terminal.width - 2) if terminal.is_terminal else 140)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("looked at", "seen", "effect"):
         table.add_column(name, overflow="fold")
@@ -65,10 +66,8 @@ def print_probe(found: Mapping[str, Any], profile: str) -> None:
         f"{integer(cost['output_tokens'])} output tokens, and {cost['pages']} pages read"
     )
     with console.capture() as captured:
-        console.print(table, width=max(40, width))
+        console.print(table)
         for line in lines:
             console.print(Text(line), soft_wrap=True)
-    for line in captured.get().splitlines():
-        print(f"# {line}".rstrip())  # noqa: T201
-    print()  # noqa: T201
-    print(profile.rstrip())  # noqa: T201
+    comments = [f"# {line}".rstrip() for line in captured.get().splitlines()]
+    sys.stdout.write("\n".join([*comments, "", profile.rstrip(), ""]))

@@ -1,27 +1,22 @@
-"""The requests of a point as columns: the schema of `requests.parquet`, and the same columns in memory.
+"""The requests of a point as columns: the schema of `requests.parquet`, and how a request becomes a row of it.
 
-Times are ns from the point's origin; absent moments and unknown counts are null in the file and -1 in memory.
-Everything that is computed is computed from these columns, so that a stored point gives the same numbers again.
+Times are ns from the point's origin; absent moments and unknown counts are null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from array import array
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from endpoints.outcomes import Outcome
+from sweeps.arrow import Ints, flags, ints, lists, texts
 from sweeps.load import Sent
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-Texts = npt.NDArray[np.object_]
 
 USAGE, CHUNKS, NONE = "usage", "chunks", "none"
 
@@ -76,107 +71,175 @@ SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Requests:
-    """n requests as arrays of shape (n,); their m fragments as flat arrays of shape (m,).
+_STAMPS = (
+    "due_ns",
+    "issued_ns",
+    "connected_ns",
+    "sent_ns",
+    "headers_ns",
+    "first_token_ns",
+    "first_visible_ns",
+    "last_token_ns",
+    "ended_ns",
+)
+_NUMBERS = (
+    *_STAMPS,
+    "index",
+    "slot",
+    "attempts",
+    "super_pass",
+    "retry_lost_ns",
+    "prompt_bytes",
+    "input_tokens",
+    "output_tokens",
+    "streamed_tokens",
+    "output_tokens_after_first_chunk",
+    "cached_tokens",
+    "reasoning_tokens",
+    "requested_tokens",
+    "chunks",
+    "text_bytes",
+    "status",
+    "pause_ms",
+    "dropped_events",
+    "worker",
+)
+_MARKS = ("counted", "reused", "told")  # told: the tokens of each fragment are known
+_WORDS = (
+    "prompt_id",
+    "category",
+    "salt",
+    "phase",
+    "token_source",
+    "finish_reason",
+    "outcome",
+    "error",
+    "request_id",
+    "model",
+    "system_fingerprint",
+    "text_hash",
+)
+_WIDTH = len(_NUMBERS) + len(_MARKS)
+_NULL = -(2**63)
 
-    `chunk_ns[starts[i]:starts[i+1]]` are the arrivals of request i (ns from the origin, stored at 1 µs), and
-    `chunk_tokens` the tokens in each (all -1 for a request whose fragments cannot be counted).
+
+class RowBuffer:
+    """Requests that have ended, packed: 8 bytes a number, so that a million fragments are 8 MB and not 40.
+
+    `add` is all that happens while the load runs; `table` makes columns of what was added, and may run in a thread.
     """
 
-    columns: dict[str, Any]
-    starts: Ints
-    chunk_ns: Ints
-    chunk_tokens: Ints
+    def __init__(self) -> None:
+        self._numbers = array("q")  # row by row, _NUMBERS then _MARKS
+        self._words: list[tuple[str | None, ...]] = []
+        self._arrivals = array("q")  # of all fragments, one request after another
+        self._tokens = array("q")  # of the fragments of the requests that are `told`
 
     def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    def ints(self, name: str) -> Ints:
-        column: Ints = self.columns[name]
-        return column
-
-    def texts(self, name: str) -> Texts:
-        column: Texts = self.columns[name]
-        return column
+        return len(self._words)
 
     @property
-    def ok(self) -> Bools:
-        return self.columns["outcome"] == Outcome.OK.value  # type: ignore[no-any-return]
+    def chunks(self) -> int:
+        return len(self._arrivals)
 
-    @property
-    def counted(self) -> Bools:
-        column: Bools = self.columns["counted"]
-        return column
+    def add(self, sent: Sent) -> None:
+        """Take one request; its `Sent` is not looked at again."""
+        e, p = sent.exchange, sent.planned
+        chunks = e.chunk_ns
+        n = len(chunks)
+        told = e.chunk_tokens if e.chunk_tokens is not None and len(e.chunk_tokens) == n else None
+        output, streamed, source = _tokens(sent)
+        after = None if streamed is None or not n else max(0, streamed - (told[0] if told else 1))
+        row = (
+            sent.due_ns,
+            e.issued_ns,
+            e.connected_ns,
+            e.sent_ns,
+            e.headers_ns,
+            chunks[0] if n and e.streamed else None,
+            e.first_visible_ns if e.streamed else None,
+            chunks[-1] if n else None,
+            e.ended_ns,
+            p.index,
+            sent.slot,
+            e.attempts,
+            p.super_pass,
+            e.retry_lost_ns,
+            p.call.prompt_bytes,
+            e.input_tokens,
+            output,
+            streamed,
+            after,
+            e.cached_tokens,
+            e.reasoning_tokens,
+            p.call.requested_tokens,
+            n,
+            e.text_bytes,
+            e.status,
+            None if e.pause_s is None else int(e.pause_s * 1e3),
+            e.dropped_events,
+            e.worker,
+            sent.counted,
+            e.reused,
+            told is not None,
+        )
+        self._numbers.extend([_NULL if value is None else value for value in row])
+        self._words.append(
+            (
+                p.prompt_id,
+                p.category,
+                p.salt,
+                sent.phase,
+                source,
+                e.finish_reason,
+                e.outcome or Outcome.CANCELLED,
+                e.error,
+                e.request_id,
+                e.model,
+                e.system_fingerprint,
+                e.text_hash or None,
+            )
+        )
+        self._arrivals.extend(chunks)
+        if told is not None:
+            self._tokens.extend(told)
 
-    def owner(self) -> Ints:
-        """Which request each fragment belongs to, shape (m,)."""
-        return np.repeat(np.arange(len(self)), np.diff(self.starts))
+    def table(self, origin_ns: int) -> pa.Table:
+        """The stored form, a row per request by index. `origin_ns` is subtracted from every stamp."""
+        n = len(self)
+        rows = np.frombuffer(self._numbers, np.int64).reshape(n, _WIDTH)
+        columns: dict[str, pa.Array] = {}
+        for i, name in enumerate(_NUMBERS):
+            values = rows[:, i]
+            valid = values != _NULL
+            columns[name] = ints(values - origin_ns * (name in _STAMPS), None if valid.all() else valid)
+        counted, reused, told = (rows[:, len(_NUMBERS) + i] != 0 for i in range(len(_MARKS)))
+        columns |= {"counted": flags(counted), "reused": flags(reused)}
+        for name, words in zip(_WORDS, zip(*self._words, strict=True) if n else [()] * len(_WORDS), strict=True):
+            columns[name] = texts(words)
+            time.sleep(0)  # let the event loop have the interpreter: it should not wait for all columns
+        sizes, sent, issued = (rows[:, _NUMBERS.index(name)] for name in ("chunks", "sent_ns", "issued_ns"))
+        base = np.where(sent != _NULL, sent, issued)
+        offsets = (np.frombuffer(self._arrivals, np.int64) - np.repeat(base, sizes)) // 1000
+        columns["chunk_offsets_us"] = lists(sizes, offsets)
+        columns["chunk_tokens"] = lists(np.where(told, sizes, 0), np.frombuffer(self._tokens, np.int64), told)
+        table = pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+        return by_index(table, rows[:, _NUMBERS.index("index")])
 
 
-def table_of(sent: Sequence[Sent], origin_ns: int, worker: int = 0) -> pa.Table:
-    """The stored form, a row per request in order of issue. `origin_ns` is subtracted from every stamp."""
-    return pa.Table.from_pylist([_row(s, origin_ns, worker) for s in sent], schema=SCHEMA)
+def by_index(table: pa.Table, index: Ints) -> pa.Table:
+    """The rows in order of issue; they come in the order in which requests end."""
+    if (index[1:] > index[:-1]).all():
+        return table
+    return table.take(ints(np.argsort(index, kind="stable")))
 
 
-def _row(s: Sent, origin: int, worker: int) -> dict[str, Any]:
-    e, p = s.exchange, s.planned
-
-    def since(ns: int | None) -> int | None:
-        return None if ns is None else ns - origin
-
-    chunks = e.chunk_ns
-    base = e.sent_ns if e.sent_ns is not None else e.issued_ns
-    output, streamed, source = _tokens(s)
-    after: int | None = None
-    if streamed is not None and chunks:
-        after = max(0, streamed - (e.chunk_tokens[0] if e.chunk_tokens else 1))
-    return {
-        "index": p.index,
-        "prompt_id": p.prompt_id,
-        "category": p.category,
-        "salt": p.salt,
-        "phase": s.phase,
-        "counted": s.counted,
-        "worker": worker,
-        "slot": s.slot,
-        "attempts": e.attempts,
-        "reused": e.reused,
-        "super_pass": p.super_pass,
-        "due_ns": since(s.due_ns),
-        "issued_ns": since(e.issued_ns),
-        "connected_ns": since(e.connected_ns),
-        "sent_ns": since(e.sent_ns),
-        "headers_ns": since(e.headers_ns),
-        "first_token_ns": since(chunks[0]) if chunks and e.streamed else None,
-        "first_visible_ns": since(e.first_visible_ns) if e.streamed else None,
-        "last_token_ns": since(chunks[-1]) if chunks else None,
-        "ended_ns": since(e.ended_ns),
-        "retry_lost_ns": e.retry_lost_ns,
-        "prompt_bytes": p.call.prompt_bytes,
-        "input_tokens": e.input_tokens,
-        "output_tokens": output,
-        "streamed_tokens": streamed,
-        "output_tokens_after_first_chunk": after,
-        "cached_tokens": e.cached_tokens,
-        "reasoning_tokens": e.reasoning_tokens,
-        "requested_tokens": p.call.requested_tokens,
-        "token_source": source,
-        "chunks": len(chunks),
-        "chunk_offsets_us": [(t - base) // 1000 for t in chunks],
-        "chunk_tokens": e.chunk_tokens,
-        "text_bytes": e.text_bytes,
-        "finish_reason": e.finish_reason,
-        "outcome": (e.outcome or Outcome.CANCELLED).value,
-        "status": e.status,
-        "error": e.error,
-        "pause_ms": None if e.pause_s is None else int(e.pause_s * 1e3),
-        "dropped_events": e.dropped_events,
-        "request_id": e.request_id,
-        "model": e.model,
-        "system_fingerprint": e.system_fingerprint,
-        "text_hash": e.text_hash or None,
-    }
+def table_of(sent: Iterable[Sent], origin_ns: int) -> pa.Table:
+    """The stored form of some requests, a row each by index. `origin_ns` is subtracted from every stamp."""
+    rows = RowBuffer()
+    for one in sent:
+        rows.add(one)
+    return rows.table(origin_ns)
 
 
 def _tokens(s: Sent) -> tuple[int | None, int | None, str]:
@@ -193,30 +256,6 @@ def _tokens(s: Sent) -> tuple[int | None, int | None, str]:
         told = sum(e.chunk_tokens) if e.chunk_tokens else len(e.chunk_ns)
         return told, told, USAGE if e.chunk_tokens else CHUNKS
     return None, None, NONE
-
-
-def requests_of(table: pa.Table) -> Requests:
-    """Columns of numpy arrays from the stored form."""
-    columns: dict[str, Any] = {}
-    for field in SCHEMA:
-        column = table.column(field.name)
-        if field.type == _INT:
-            columns[field.name] = column.fill_null(-1).to_numpy()
-        elif field.type == _FLAG:
-            columns[field.name] = column.to_numpy(zero_copy_only=False).astype(bool)
-        elif field.type == _TEXT:
-            columns[field.name] = column.to_numpy(zero_copy_only=False)
-    offsets = table.column("chunk_offsets_us").combine_chunks()
-    counts = columns["chunks"]
-    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    base = np.where(columns["sent_ns"] >= 0, columns["sent_ns"], columns["issued_ns"])
-    chunk_ns = offsets.flatten().to_numpy(zero_copy_only=False) * 1000 + np.repeat(base, counts)
-    tokens = np.full(int(starts[-1]), -1, np.int64)
-    told = table.column("chunk_tokens").combine_chunks()
-    known = told.is_valid().to_numpy(zero_copy_only=False)
-    if known.any():
-        tokens[np.repeat(known, counts)] = told.flatten().to_numpy(zero_copy_only=False)
-    return Requests(columns, starts, chunk_ns.astype(np.int64), tokens)
 
 
 def write_parquet(table: pa.Table, path: Path) -> None:

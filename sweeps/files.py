@@ -14,12 +14,17 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write(temporary)
-        with temporary.open("rb") as handle:
-            os.fsync(handle.fileno())
-        temporary.replace(path)
+        name_finally(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def name_finally(temporary: Path, path: Path) -> None:
+    """Make a finished file durable and give it its name. Raises OSError."""
+    with temporary.open("rb") as handle:
+        os.fsync(handle.fileno())
+    temporary.replace(path)
     sync_folder(path.parent)
 
 

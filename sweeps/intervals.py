@@ -6,29 +6,38 @@ from typing import Any
 
 import numpy as np
 
-from sweeps.columns import Requests
-from sweeps.metrics import Floats, Mask, Span, tokens_in_bins, tpot_ms, ttft_ms
+from sweeps.arrow import Ints
+from sweeps.metrics import Mask, Span, tpot_ms, ttft_ms, window_bins
+from sweeps.requests import Floats, Requests
+from sweeps.tallies import TokenBins
 
 LEVEL = 0.95
 LEAST_BLOCKS = 20
 _RESAMPLES = 2000
+_CELLS = 2048  # a larger sample is taken together to so many cells of equal size before it is resampled
 
 
-def point_intervals(r: Requests, span: Span | None, keep: Mask, seed: int) -> dict[str, dict[str, Any]]:
-    """95 % intervals within one run: throughput and mean TTFT by blocks of time, p90s by order statistics.
+def point_intervals(
+    r: Requests, span: Span | None, keep: Mask, seed: int, bins: TokenBins | None = None
+) -> dict[str, dict[str, Any]]:
+    """95 % intervals within one run by blocks of time; of p90s by order statistics where there are too few blocks.
 
-    Each says its method, its sample (`n` blocks or requests), its scope, and the reason where there is none.
+    Each says its method, its sample (`n` blocks or requests), its scope, and the reason where there is none. `bins`:
+    those of `block_bins`, where they were counted already.
     """
     good = keep & r.ok
+    if bins is None and (bins := block_bins(r, span, good)) is not None:
+        r.tally(bins)
     rng = np.random.default_rng(seed)
     ttft, tpot = ttft_ms(r), tpot_ms(r)
-    speed = order_statistic(tpot[good & np.isfinite(tpot)], 0.9)
+    throughput, mean = _throughput(r, span, good, bins, rng), _mean_latency(r, ttft, span, good, rng)
+    first, speed = (_quantile(r, values, 0.9, span, good, rng) for values in (ttft, tpot))
     return {
-        "system_tps": _throughput(r, span, good, rng),
+        "system_tps": throughput,
         "tps_per_user": _reciprocal(speed),
-        "ttft_ms_p90": order_statistic(ttft[good & np.isfinite(ttft)], 0.9),
+        "ttft_ms_p90": first,
         "tpot_ms_p90": speed,
-        "ttft_ms_mean": _mean_latency(r, ttft, span, good, rng),
+        "ttft_ms_mean": mean,
     }
 
 
@@ -60,13 +69,23 @@ def block_edges(span: Span, lengths_ns: Floats) -> tuple[Floats | None, int, str
     return np.linspace(span.t0, span.t1, blocks + 1), blocks, ""
 
 
-def _throughput(r: Requests, span: Span | None, good: Mask, rng: np.random.Generator) -> dict[str, Any]:
+def block_bins(r: Requests, span: Span | None, good: Mask) -> TokenBins | None:
+    """The tokens in each block of the window, still to be counted; None where there are too few blocks."""
+    if span is None or span.t1 <= span.t0:
+        return None
+    edges, blocks, _ = block_edges(span, _lengths(r, good))
+    return None if edges is None else window_bins(r, span, blocks)
+
+
+def _throughput(
+    r: Requests, span: Span | None, good: Mask, bins: TokenBins | None, rng: np.random.Generator
+) -> dict[str, Any]:
     if span is None or span.t1 <= span.t0:
         return _none(0, "the point has no window")
     edges, blocks, reason = block_edges(span, _lengths(r, good))
-    if edges is None:
+    if edges is None or bins is None:
         return _none(blocks, reason)
-    rates = tokens_in_bins(r, span, blocks) / (span.seconds / blocks)
+    rates = bins.tokens / (span.seconds / blocks)
     return _bootstrap(rates[_draws(rng, blocks)].mean(axis=1), blocks)
 
 
@@ -81,13 +100,59 @@ def _mean_latency(
     use = good & np.isfinite(values)
     if not use.any():
         return _none(0, "no request has such a value")
-    which = np.clip(np.searchsorted(edges, r.ints("issued_ns")[use], side="right") - 1, 0, blocks - 1)
+    which = _blocks_of(r, use, edges)
     sums = np.bincount(which, values[use], minlength=blocks)
     sizes = np.bincount(which, minlength=blocks)
     draws = _draws(rng, blocks)
     total = sizes[draws].sum(axis=1)
     means = sums[draws].sum(axis=1)[total > 0] / total[total > 0]
     return _bootstrap(means, blocks)
+
+
+def _quantile(
+    r: Requests, values: Floats, q: float, span: Span | None, good: Mask, rng: np.random.Generator
+) -> dict[str, Any]:
+    """Of the requests that have such a value: blocks resampled, and never narrower than order statistics.
+
+    Order statistics take requests for independent, and are too narrow where neighbours share batches; a bootstrap of a
+    quantile is too narrow where few values lie about it. With too few blocks order statistics serve alone.
+    """
+    use = good & np.isfinite(values)
+    plain = order_statistic(values[use], q)
+    edges = block_edges(span, _lengths(r, good))[0] if span is not None and span.t1 > span.t0 else None
+    if plain["low"] is None or edges is None:
+        return plain
+    blocks = len(edges) - 1
+    low, high = resampled_quantile(values[use], _blocks_of(r, use, edges), blocks, q, rng)
+    return _interval(min(low, plain["low"]), max(high, plain["high"]), "block_bootstrap", blocks)
+
+
+def resampled_quantile(
+    values: Floats, which: Ints, blocks: int, q: float, rng: np.random.Generator
+) -> tuple[float, float]:
+    """Bounds of a quantile ("lower" method) over resamples of whole blocks; `which` (n,): the block of each value.
+
+    Of more than 2048 values the lower bound is the least and the upper bound the greatest of their cells.
+    """
+    order = np.argsort(values, kind="stable")
+    cells = min(len(values), _CELLS)
+    cell = np.arange(len(values)) * cells // len(values)
+    held = np.bincount(which[order] * cells + cell, minlength=blocks * cells).reshape(blocks, cells).astype(float)
+    up_to = np.cumsum(held, axis=1)
+    found = np.empty(_RESAMPLES, np.int64)
+    for begin in range(0, _RESAMPLES, 100):
+        times = rng.multinomial(blocks, np.full(blocks, 1 / blocks), size=100).astype(float)
+        reached = times @ up_to
+        found[begin : begin + 100] = (reached > np.floor(q * (reached[:, -1:] - 1))).argmax(axis=1)
+    tail = (1 - LEVEL) / 2
+    low, high = np.percentile(found, (100 * tail, 100 * (1 - tail)), method="nearest").astype(int)
+    edges = np.searchsorted(cell, [low, high + 1])
+    return float(values[order[edges[0]]]), float(values[order[edges[1] - 1]])
+
+
+def _blocks_of(r: Requests, use: Mask, edges: Floats) -> Ints:
+    """The block in which each of the requests was issued."""
+    return np.clip(np.searchsorted(edges, r.ints("issued_ns")[use], side="right") - 1, 0, len(edges) - 2)
 
 
 def _lengths(r: Requests, good: Mask) -> Floats:

@@ -1,15 +1,13 @@
 """The closed loop: C slots, each sending its next request when its last one has ended.
 
-Runs on any asyncio loop and any Transport, in real or in virtual time. What it leaves behind is the list of requests
-and the window; everything that is computed from them is computed elsewhere, by pure functions.
+Runs on any asyncio loop and any Transport, in real or in virtual time. It hands over each request when it has ended and
+remembers none; what it leaves behind is the window. Everything else is computed elsewhere, by pure functions.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import statistics
-from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -17,12 +15,14 @@ from endpoints.outcomes import Outcome
 from endpoints.transport import Exchange, Transport
 from sweeps.clock import Clock
 from sweeps.prompts import FILLER, MEASURE, WARMUP, Planned, PromptFeed
+from sweeps.recent import RecentMedian
 
 _WARM_SHARE = 0.95
 _WARM_PATIENCE = 3  # median request lengths after the last start, for the slots that have not finished one
 _FILL_PATIENCE = 3  # median request lengths of filler while counted requests run on
 _HOPELESS = 20  # requests in a row that failed, with never a success: the point is given up
 _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 1.0, 90.0  # after a 429 that does not say how long to wait
+_EARLY_NS = 10_000_000  # by which a timer may be early
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 1.0  # a slot whose request failed at once does not hammer the server
 
 
@@ -52,6 +52,7 @@ class Sent:
     counted: bool
     phase: str
     needed: bool = False  # issued before t1: its tokens may fall into the window, so its end is waited for
+    unsure: bool = False  # issued when t1 may be past without being known yet: whether it counts is told by t1
 
 
 @dataclass(slots=True)
@@ -67,7 +68,6 @@ class Window:
 
 @dataclass(slots=True)
 class LoadResult:
-    sent: list[Sent]
     window: Window
     origin_ns: int
     ended_ns: int
@@ -80,7 +80,11 @@ StopCheck = Callable[[], str | None]
 
 
 class ClosedLoop:
-    """One point. `run()` once; `stop(reason)` at any time; the public counters may be watched while it runs."""
+    """One point. `run()` once; `stop(reason)` at any time; the public counters may be watched while it runs.
+
+    `on_ended` is told of each request as it ends; `keep` is given each, in about that order, once nothing of it will
+    change any more, and by the end of `run` has got all.
+    """
 
     def __init__(
         self,
@@ -90,11 +94,12 @@ class ClosedLoop:
         clock: Clock,
         limits: StopCheck = lambda: None,
         on_ended: Callable[[Sent], None] = lambda _sent: None,
+        keep: Callable[[Sent], None] = lambda _sent: None,
     ) -> None:
         self.plan, self._feed, self._transport, self._clock = plan, feed, transport, clock
-        self._limits, self._on_ended = limits, on_ended
+        self._limits, self._on_ended, self._keep = limits, on_ended, keep
         self.window = Window()
-        self.sent: list[Sent] = []
+        self.issued = 0
         self.in_flight = 0
         self.counted = 0  # counted requests issued
         self.counted_ended = 0
@@ -102,7 +107,10 @@ class ClosedLoop:
         self.tokens = 0  # fragments of ended requests, or tokens where known: for the progress line only
         self._needed = 0  # requests under way that the result still needs
         self._fillers = 0
-        self._lengths: list[int] = []  # of successful requests, sorted
+        self._warmups = 0  # issued
+        self._unsure: list[Sent] = []  # in order of issue, until t1 is known
+        self._held: list[Sent] = []  # those of them that have ended
+        self._lengths = RecentMedian()  # of successful requests
         self._warm: set[int] = set()
         self._warm_ended = 0
         self._started = 0
@@ -119,7 +127,7 @@ class ClosedLoop:
         self._backoff_s = 0.0
         self._paused_ns = 0  # no slot sends before this time
         self._notes: list[str] = []
-        self._first_tokens = 0
+        self._first_tokens = self._first_requested = 0
         self._gates: list[asyncio.Event] = []
         self._over = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -150,9 +158,10 @@ class ClosedLoop:
         for result in done:
             if isinstance(result, Exception):
                 raise result
+        self._let_go_held()
         if self.throttled:
             self._notes.append(f"{self.throttled} requests were refused with 429; the point waited {self.held_s:.1f} s")
-        return LoadResult(self.sent, self.window, origin, self._clock.now_ns(), self._notes, self._cut)
+        return LoadResult(self.window, origin, self._clock.now_ns(), self._notes, self._cut)
 
     def stop(self, reason: str) -> None:
         """End the point now; what is under way is cancelled and the point is cut short."""
@@ -193,6 +202,7 @@ class ClosedLoop:
             finally:
                 self._current.pop(slot, None)
                 self._ended(sent)
+                self._let_go(sent)
             due = exchange.ended_ns or self._clock.now_ns()
             if exchange.outcome is Outcome.OK or exchange.outcome is Outcome.RATE_LIMITED:
                 pause = 0.0
@@ -208,13 +218,19 @@ class ClosedLoop:
     def _issue(self, sent: Sent) -> None:
         now = self._clock.now_ns()
         sent.exchange.issued_ns = now
-        self.sent.append(sent)
+        self.issued += 1
+        self._warmups += sent.phase == WARMUP
+        if sent.planned.index == 0:
+            self._first_requested = sent.planned.call.requested_tokens
         self._current[sent.slot] = sent
         self.in_flight += 1
         if sent.counted:
             if self.window.t0_ns is None:
                 self._open(now, sent.slot, "the first counted request was issued (no warmup)")
             self.counted += 1
+            if self._may_be_late(now):
+                sent.unsure = True
+                self._unsure.append(sent)
         if sent.phase == FILLER:
             self._fillers += 1
         if self.window.t1_ns is None:
@@ -232,7 +248,7 @@ class ClosedLoop:
         self.in_flight -= 1
         ended = exchange.ended_ns
         if exchange.outcome is Outcome.OK:
-            insort(self._lengths, ended - exchange.issued_ns)
+            self._lengths.add(ended - exchange.issued_ns)
             self._failures_in_a_row = 0
             self.tokens += exchange.output_tokens or len(exchange.chunk_ns)
             self._throttled_in_a_row = 0
@@ -271,6 +287,18 @@ class ClosedLoop:
                 self._bound_t1()
         self._maybe_over()
 
+    def _let_go(self, sent: Sent) -> None:
+        """Hand over a request that has ended, as soon as it is known whether it counts."""
+        if sent.unsure and self.window.t1_ns is None:
+            self._held.append(sent)
+        else:
+            self._keep(sent)
+
+    def _let_go_held(self) -> None:
+        for sent in self._held:
+            self._keep(sent)
+        self._held = []
+
     def _throttle(self, sent: Sent) -> None:
         """A request that the quota refused counts neither as failed nor as slow: another counts in its place."""
         self.throttled += 1
@@ -297,9 +325,10 @@ class ClosedLoop:
 
     def _stagger(self, tokens: int) -> None:
         """Slot i starts when the first request has i/C of its tokens."""
-        first = self.sent[0].planned.call.requested_tokens
         self._first_tokens = max(self._first_tokens, tokens)
-        opened = min(self.plan.concurrency - 1, self.plan.concurrency * self._first_tokens // max(1, first))
+        opened = min(
+            self.plan.concurrency - 1, self.plan.concurrency * self._first_tokens // max(1, self._first_requested)
+        )
         for gate in self._gates[: opened + 1]:
             gate.set()
 
@@ -311,8 +340,7 @@ class ClosedLoop:
         if window.t0_ns is None:
             if plan.warmup is None or plan.warmup >= plan.concurrency:
                 return WARMUP
-            warm = sum(1 for s in self.sent if s.phase == WARMUP)
-            self.phase = WARMUP if warm < plan.warmup else MEASURE
+            self.phase = WARMUP if self._warmups < plan.warmup else MEASURE
             return self.phase
         if window.t1_ns is None and (plan.seconds is not None or self.counted < (plan.requests or 0)):
             self.phase = MEASURE
@@ -373,13 +401,22 @@ class ClosedLoop:
     def _shut(self, now: int, reason: str) -> None:
         self.window.t1_ns, self.window.t1_reason = now, reason
         self.phase = FILLER
-        if self.plan.seconds is not None:
-            # Issued at t1 or since, before it was known: outside [t0, t1).
-            for sent in reversed(self.sent):
-                if sent.exchange.issued_ns < now or self.counted <= (self.plan.requests or 0):
-                    break
+        # Issued at t1 or since, before it was known: outside [t0, t1).
+        for sent in reversed(self._unsure):
+            if sent.exchange.issued_ns < now or self.counted <= (self.plan.requests or 0):
+                break
+            if sent.counted:
                 self._uncount(sent)
+        self._unsure = []
+        self._let_go_held()
         self._after(_FILL_PATIENCE * self._median() / 1e9, self._fill_is_up)
+
+    def _may_be_late(self, now: int) -> bool:
+        """Might t1 turn out to be before `now`? Not while seconds or requests are lacking; never by requests alone."""
+        plan, t0 = self.plan, self.window.t0_ns
+        if plan.seconds is None or t0 is None or self.counted <= (plan.requests or 0):
+            return False
+        return now >= t0 + int(plan.seconds * 1e9) - _EARLY_NS
 
     def _uncount(self, sent: Sent) -> None:
         sent.counted, sent.phase = False, FILLER
@@ -418,8 +455,8 @@ class ClosedLoop:
             self._over.set()
 
     def _median(self) -> int:
-        """Median length of the successful requests so far, ns (0 while there is none)."""
-        return int(statistics.median(self._lengths)) if self._lengths else 0
+        """Median length of the latest successful requests, ns (0 while there is none)."""
+        return self._lengths.median()
 
     def _after(self, seconds: float, action: Callable[[], None]) -> None:
         self._timers.append(asyncio.get_running_loop().call_later(max(0.0, seconds), action))

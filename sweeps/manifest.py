@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from endpoints.dialects import RequestShape
-from endpoints.probe import Probed, as_json
+from endpoints.findings import Probed, as_json
 from endpoints.target import Target
 from profiles.loading import Sweep
 from profiles.workloads import Prompt, workload_hash
@@ -55,7 +55,7 @@ def manifest_of(
         "created_at": utc_now(),
         "tool": {"name": "endsweep", "version": _version("endsweep")},
         "python": platform.python_version(),
-        "libraries": {name: _version(name) for name in _LIBRARIES},
+        "libraries": libraries(),
         "git_commit": _commit(),
         "host": host(),
         "seed": sweep.seed,
@@ -77,6 +77,7 @@ def manifest_of(
             "exact": load.exact,
             "warmup": load.warmup,
             "trials": load.trials,
+            "workers": load.workers,
         },
         "limits": sweep.limits.model_dump(),
         "comparable": comparable(sweep, {name: t.shape for name, t in targets.items()}, prompts),
@@ -118,6 +119,11 @@ def comparable(sweep: Sweep, shapes: Mapping[str, RequestShape], prompts: Sequen
             f"arms.{arm.name}.request": [shape.max_tokens_field, shape.include_usage],
         }
     return facts
+
+
+def libraries() -> dict[str, str | None]:
+    """Versions of the libraries that numbers may depend on."""
+    return {name: _version(name) for name in _LIBRARIES}
 
 
 def host() -> dict[str, Any]:

@@ -14,12 +14,12 @@ from endpoints.transport import Transport
 from profiles.loading import ResolvedArm, Sweep
 from profiles.workloads import Prompt
 from sweeps.clock import Clock
-from sweeps.columns import Requests, requests_of, table_of
 from sweeps.load import ClosedLoop, Sent, StopCheck
 from sweeps.plan import PlannedPoint, prices_of
-from sweeps.point import PointFacts, point_json
+from sweeps.point import PointFacts, analysed
 from sweeps.prompts import PromptFeed
-from sweeps.series import series_of
+from sweeps.requests import Requests
+from sweeps.spool import MemorySpool, Spool
 from sweeps.verdicts import Earlier, backends_of
 
 
@@ -28,7 +28,7 @@ class Monitor(Protocol):
 
     def start(self) -> None: ...
 
-    def stop(self) -> dict[str, float | None]: ...
+    async def stop(self, since_ns: int | None = None, until_ns: int | None = None) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A point's files, not yet written: `requests.parquet`, `series.parquet`, `point.json`; and what replied."""
+    """A point's `series.parquet` and `point.json`, not yet written; its requests, and what replied to them."""
 
-    table: pa.Table
+    requests: Requests
     series: pa.Table
     point: dict[str, Any]
     backends: frozenset[tuple[str, str]]
@@ -70,9 +70,11 @@ class Measurement:
         on_ended: Callable[[Sent], None] = lambda _sent: None,
         monitor: Monitor | None = None,
         earlier: Earlier | None = None,
+        spool: Spool | None = None,
     ) -> None:
         self._sweep, self._arm, self._planned = sweep, arm, planned
         self._transport, self._clock, self._monitor, self._earlier = transport, clock, monitor, earlier or Earlier()
+        self._spool: Spool = spool or MemorySpool()
         key = planned.key
         feed = PromptFeed(
             prompts.measured,
@@ -85,23 +87,24 @@ class Measurement:
             load=f"c{key.concurrency}",
             trial=key.trial,
         )
-        self.loop = ClosedLoop(planned.load, feed, transport, clock, limits, on_ended)
+        self.loop = ClosedLoop(planned.load, feed, transport, clock, limits, on_ended, self._spool.add)
 
     async def run(self) -> Measured:
-        """Load the endpoint, then judge what came back."""
+        """Load the endpoint, then judge what came back. Raises OSError when the spool cannot write."""
         unix_ns, origin = time.time_ns(), self._clock.now_ns()
+        self._spool.begin(origin)
         if self._monitor is not None:
             self._monitor.start()
+        health: dict[str, Any] = {}
         try:
             result = await self.loop.run()
         finally:
-            health = self._monitor.stop() if self._monitor is not None else {}
+            if self._monitor is not None:
+                health = await self._monitor.stop(self.loop.window.t0_ns, self.loop.window.t1_ns)
         sweep, arm, key, window = self._sweep, self._arm, self._planned.key, result.window
         for name in ("t0_ns", "t1_ns"):
             if (at := getattr(window, name)) is not None:
                 setattr(window, name, at - origin)
-        table = table_of(result.sent, origin)
-        requests = requests_of(table)
         facts = PointFacts(
             arm=key.arm,
             plan=self._planned.load,
@@ -112,8 +115,8 @@ class Measurement:
             duration_s=(result.ended_ns - origin) / 1e9,
             notes=tuple(result.notes),
             cut_short=result.cut_short,
-            client={"loop_lag_ms_p99": None, "cpu_fraction": None, **health}
-            | {"workers": 1, "transport": self._transport.name},
+            client={"loop_lag_ms_p99": None, "cpu_fraction": None, "workers": 1, **health}
+            | {"transport": self._transport.name},
             error_rate=sweep.limits.error_rate,
             max_tokens=sweep.workload.max_tokens,
             streamed=arm.stream,
@@ -123,9 +126,6 @@ class Measurement:
             earlier=self._earlier,
             seed=sweep.seed,
         )
-        point = point_json(requests, facts)
-        return Measured(table, _series(requests, facts), point, backends_of(requests))
-
-
-def _series(requests: Requests, facts: PointFacts) -> pa.Table:
-    return series_of(requests, facts.span, requests.counted)
+        requests = self._spool.finish()
+        point, series = analysed(requests, facts)
+        return Measured(requests, series, point, backends_of(requests))

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from sweeps.columns import NONE, Ints, Requests
+from sweeps.arrow import Bools, Ints
+from sweeps.columns import NONE
+from sweeps.counts import Counts
+from sweeps.requests import Floats, Requests
+from sweeps.tallies import GapCounts, TokenBins, ToldCounts
 
 METRICS_VERSION = 1
 PERCENTILES = (50, 90, 95, 99)
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
+Mask = Bools
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,25 @@ class Span:
     @property
     def seconds(self) -> float:
         return (self.t1 - self.t0) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the metrics of one basis need of the fragments. `bins`: of the window, None without one."""
+
+    gaps: GapCounts
+    told: ToldCounts
+    bins: TokenBins | None
+
+    @property
+    def tallies(self) -> list[GapCounts | ToldCounts | TokenBins]:
+        return [self.gaps, self.told, *([self.bins] if self.bins is not None else [])]
+
+
+def to_see(r: Requests, span: Span | None, keep: Mask) -> Seen:
+    """What `point_metrics` needs, still to be counted by `Requests.tally`."""
+    good = keep & r.ok
+    return Seen(GapCounts(good), ToldCounts(good), window_bins(r, span, _peak_bins(span)) if span else None)
 
 
 def summary_of(values: Floats) -> dict[str, Any]:
@@ -67,60 +88,46 @@ def tpot_ms(r: Requests) -> Floats:
     return pace
 
 
-def chunk_interval_ms(r: Requests, keep: Mask) -> Floats:
-    """Gaps between consecutive fragments of the kept requests, ms, pooled, shape (fragments - requests,)."""
-    if len(r.chunk_ns) < 2:
-        return np.empty(0)
-    gaps = np.diff(r.chunk_ns) / 1e6
-    owner = r.owner()
-    kept: Floats = gaps[(owner[1:] == owner[:-1]) & keep[owner[1:]]]
-    return kept
+def chunk_interval_ms(gaps: Counts) -> dict[str, Any]:
+    """Summary of gaps between consecutive fragments, counted in µs."""
+    mean, marks = gaps.mean(), gaps.percentiles(PERCENTILES)
+    if mean is None or marks is None:
+        return summary_of(np.empty(0))
+    percentiles = {f"p{p}": int(v) / 1e3 for p, v in zip(PERCENTILES, marks, strict=True)}
+    return {"mean": mean / 1e3, **percentiles, "n": gaps.n}
 
 
-def tokens_per_fragment(r: Requests) -> Floats:
-    """Output tokens each fragment stands for, shape (m,): as told, else a request's tokens spread evenly.
-
-    All output tokens are spread, also those that were not streamed, so that a request's fragments sum to its tokens.
-    """
-    counts = np.diff(r.starts)
-    output = np.maximum(r.ints("output_tokens"), 0).astype(float)
-    owner = r.owner()
-    known = np.bincount(owner, np.maximum(r.chunk_tokens, 0), minlength=len(r))
-    share = np.where(counts > 0, output / np.maximum(counts, 1), 0.0)
-    # Tokens beyond those told (an end-of-text token, say) ride on all fragments in proportion.
-    scale = output / np.maximum(known, 1)
-    spread: Floats = np.where(known[owner] > 0, r.chunk_tokens * scale[owner], share[owner])
-    return spread
-
-
-def arrived(r: Requests, span: Span) -> tuple[Ints, Floats]:
-    """(arrival in ns from t0, tokens) of the fragments of successful requests of any phase within (t0, t1]."""
-    tokens = tokens_per_fragment(r)
-    inside = (r.chunk_ns > span.t0) & (r.chunk_ns <= span.t1) & r.ok[r.owner()]
-    return r.chunk_ns[inside] - span.t0, tokens[inside]
+def window_bins(r: Requests, span: Span, bins: int) -> TokenBins:
+    """`bins` equal parts of the window, each (a, b] as the window is, still to be counted."""
+    return TokenBins(r, np.array([span.t0 + (span.t1 - span.t0) * i // bins for i in range(bins + 1)]))
 
 
 def tokens_in_bins(r: Requests, span: Span, bins: int) -> Floats:
-    """Tokens that arrived in each of `bins` equal parts of the window, each (a, b] as the window is."""
-    at, tokens = arrived(r, span)
-    edges = np.array([(span.t1 - span.t0) * i // bins for i in range(bins + 1)])
-    return np.bincount(np.searchsorted(edges, at) - 1, tokens, minlength=bins).astype(float)
+    """Tokens that arrived in each of `bins` equal parts of the window."""
+    tally = window_bins(r, span, bins)
+    r.tally(tally)
+    return tally.tokens
 
 
-def system_tps(r: Requests, span: Span) -> float | None:
+def system_tps(r: Requests, span: Span, bins: TokenBins | None = None) -> float | None:
     """Output tokens of successful requests of any phase that arrived in (t0, t1], per second of it."""
     if span.t1 <= span.t0 or not _counts_known(r):
         return None
-    return float(arrived(r, span)[1].sum()) / span.seconds
+    tokens = tokens_in_bins(r, span, 1) if bins is None else bins.tokens
+    return float(tokens.sum()) / span.seconds
 
 
-def peak_tps(r: Requests, span: Span) -> float | None:
+def peak_tps(r: Requests, span: Span, bins: TokenBins | None = None) -> float | None:
     """Highest bin of the window, tokens/s. The window is cut into equal bins as near to 1 s as it divides, from 1 s up
     (a shorter window is one bin), so that the peak is never below the mean."""
     if span.t1 <= span.t0 or not _counts_known(r):
         return None
-    bins = max(1, int(span.seconds))
-    return float(tokens_in_bins(r, span, bins).max() / (span.seconds / bins))
+    tokens = tokens_in_bins(r, span, _peak_bins(span)) if bins is None else bins.tokens
+    return float(tokens.max() / (span.seconds / len(tokens)))
+
+
+def _peak_bins(span: Span | None) -> int:
+    return max(1, int(span.seconds)) if span else 1
 
 
 def in_flight(r: Requests, span: Span) -> dict[str, float | None]:
@@ -140,30 +147,33 @@ def in_flight(r: Requests, span: Span) -> dict[str, float | None]:
     return {"mean": mean, "max": int(level.max()) if len(level) else 0}
 
 
-def point_metrics(r: Requests, span: Span | None, keep: Mask) -> dict[str, Any]:
-    """The flat metrics of one basis. `keep`: the requests whose latencies count; `span`: for the rates."""
+def point_metrics(r: Requests, span: Span | None, keep: Mask, seen: Seen | None = None) -> dict[str, Any]:
+    """The flat metrics of one basis. `keep`: the requests whose latencies count; `span`: for the rates; `seen`: its
+    fragments, where they were counted already."""
+    if seen is None:
+        seen = to_see(r, span, keep)
+        r.tally(*seen.tallies)
     good = keep & r.ok
     tpot = _finite(tpot_ms(r)[good])
     tpot_summary = summary_of(tpot)
     p90 = tpot_summary["p90"]
     chunks, output = r.ints("chunks"), r.ints("output_tokens")
-    told = r.chunk_tokens[good[r.owner()]] if len(r.chunk_tokens) else r.chunk_tokens
     return {
-        "system_tps": system_tps(r, span) if span else None,
+        "system_tps": system_tps(r, span, seen.bins) if span else None,
         "tps_per_user": 1000.0 / p90 if p90 else None,
-        "peak_tps": peak_tps(r, span) if span else None,
+        "peak_tps": peak_tps(r, span, seen.bins) if span else None,
         "ttft_ms": summary_of(_finite(ttft_ms(r)[good])),
         "ttft_visible_ms": summary_of(_finite(ttft_visible_ms(r)[good])),
-        "tpot_ms": tpot_summary | _tpot_basis(r, good),
+        "tpot_ms": tpot_summary | _tpot_basis(r, good, seen.told),
         "e2e_latency_ms": summary_of(_finite(e2e_ms(r)[good])),
-        "chunk_interval_ms": summary_of(chunk_interval_ms(r, good)),
+        "chunk_interval_ms": chunk_interval_ms(seen.gaps.counts),
         "input_tokens": _counts(r.ints("input_tokens")[good]),
         "output_tokens": _counts(output[good]),
         "requested_tokens": _counts(r.ints("requested_tokens")[good]),
         "cached_tokens": _counts(r.ints("cached_tokens")[good]),
         "reasoning_tokens": _counts(r.ints("reasoning_tokens")[good]),
         "token_source": token_source(r, good),
-        "tokens_per_chunk": _tokens_per_chunk(told, chunks[good], output[good]),
+        "tokens_per_chunk": _tokens_per_chunk(seen.told, chunks[good], output[good]),
         "finish_reasons": dict(Counter(str(f) for f in r.texts("finish_reason")[good] if f is not None)),
         "request_rate": _request_rate(r, span) if span else None,
         "in_flight": in_flight(r, span) if span else {"mean": None, "max": None},
@@ -192,15 +202,14 @@ def token_source(r: Requests, keep: Mask) -> str:
     return sources.pop() if len(sources) == 1 else ("mixed" if sources else NONE)
 
 
-def _tpot_basis(r: Requests, good: Mask) -> dict[str, Any]:
+def _tpot_basis(r: Requests, good: Mask, told: ToldCounts) -> dict[str, Any]:
     """What tpot divided by, and how far it may be off where the first fragment's tokens are not told.
 
     With only a total of n known, (n - 1) credits the first fragment's other tokens to the time after it. If it held as
     many as the mean fragment, k, the true divisor is n - k: the bound is (k - 1) / (n - k), on the mean request.
     """
     chunks = r.ints("chunks")[good]
-    first = r.starts[:-1][good][chunks > 0]
-    if len(first) and (r.chunk_tokens[first] >= 0).all():
+    if told.complete and told.counts.n:
         return {"divisor": "tokens_after_first_chunk", "bias_bound": 0.0}
     n = float(np.maximum(r.ints("streamed_tokens")[good], 0).mean()) if len(chunks) else 0.0
     k = n / float(chunks.mean()) if len(chunks) and chunks.mean() > 0 else 1.0
@@ -208,11 +217,12 @@ def _tpot_basis(r: Requests, good: Mask) -> dict[str, Any]:
     return {"divisor": "n_minus_1", "bias_bound": bound}
 
 
-def _tokens_per_chunk(told: npt.NDArray[np.int64], chunks: npt.NDArray[np.int64], output: npt.NDArray[np.int64]) -> Any:
+def _tokens_per_chunk(told: ToldCounts, chunks: Ints, output: Ints) -> dict[str, Any]:
     """Over fragments where the server tells; otherwise only the mean can be known."""
-    if len(told) and (told >= 0).all():
-        p50, p90 = np.percentile(told, (50, 90), method="lower")
-        return {"mean": float(told.mean()), "p50": float(p50), "p90": float(p90), "max": int(told.max())}
+    marks = told.counts.percentiles((50, 90, 100))
+    if told.complete and marks is not None:
+        p50, p90, most = (int(m) for m in marks)
+        return {"mean": told.counts.mean(), "p50": p50, "p90": p90, "max": most}
     known = (output >= 0) & (chunks > 0)
     mean = float(output[known].sum() / chunks[known].sum()) if known.any() else None
     return {"mean": mean, "p50": None, "p90": None, "max": None}
@@ -229,14 +239,14 @@ def _counts_known(r: Requests) -> bool:
     return bool((r.ints("output_tokens")[r.ok] >= 0).all()) and bool(r.ok.any())
 
 
-def _counts(values: npt.NDArray[np.int64]) -> dict[str, Any]:
+def _counts(values: Ints) -> dict[str, Any]:
     known = values[values >= 0]
     if len(known) == 0:
         return {"mean": None, "total": None}
     return {"mean": float(known.mean()), "total": int(known.sum())}
 
 
-def _between(a: npt.NDArray[np.int64], b: npt.NDArray[np.int64]) -> Floats:
+def _between(a: Ints, b: Ints) -> Floats:
     return np.where((a >= 0) & (b >= 0), (b - a) / 1e6, np.nan)
 
 

@@ -7,12 +7,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from sweeps.columns import Requests
 from sweeps.frontier import is_valid
-from sweeps.intervals import point_intervals
+from sweeps.intervals import block_bins, point_intervals
 from sweeps.load import LoadPlan, Window
-from sweeps.metrics import METRICS_VERSION, Floats, Mask, Span, counts_of, point_metrics
+from sweeps.metrics import METRICS_VERSION, Mask, Span, counts_of, point_metrics, to_see
+from sweeps.requests import Floats, Requests
+from sweeps.series import series_of, series_to_see
+from sweeps.tallies import Bursts
 from sweeps.verdicts import Context, Earlier, judge
 
 SCHEMA_VERSION = 1
@@ -51,16 +54,28 @@ class PointFacts:
 
 def point_json(r: Requests, facts: PointFacts) -> dict[str, Any]:
     """The whole of `point.json`, strict-JSON ready: every number finite, null where there is none."""
+    return analysed(r, facts)[0]
+
+
+def analysed(r: Requests, facts: PointFacts) -> tuple[dict[str, Any], pa.Table]:
+    """`point.json` and the series of a point, from one pass over its fragments.
+
+    Raises ValueError where the fragments were not all kept.
+    """
     window = facts.window
-    span = facts.span
+    span, whole = facts.span, _whole(r)
     counted = r.counted
     keep = _latency_mask(r, facts.plan)
-    metrics = point_metrics(r, span, keep)
-    whole = _whole(r)
+    inside, all_through, lines = to_see(r, span, keep), to_see(r, whole, r.ok), series_to_see(r, counted)
+    bursts, blocks = Bursts(r), block_bins(r, span, keep & r.ok)
+    found = [] if blocks is None else [blocks]
+    r.tally(*inside.tallies, *all_through.tallies, *lines.tallies, bursts, *found)
+    metrics = point_metrics(r, span, keep, inside)
     counts = counts_of(r, counted)
     client = facts.client | _client_times(r)
     context = Context(
         requests=r,
+        bursts=bursts.bursts,
         keep=counted,
         span=span,
         metrics=metrics,
@@ -88,7 +103,7 @@ def point_json(r: Requests, facts: PointFacts) -> dict[str, Any]:
         "trial": facts.trial,
         "status": INTERRUPTED if facts.cut_short else FINISHED,
         "basis": "window",
-        "bases": {"window": metrics, "total": point_metrics(r, whole, r.ok)},
+        "bases": {"window": metrics, "total": point_metrics(r, whole, r.ok, all_through)},
         "started_at": _utc(facts.origin_unix_ns),
         "origin_unix_ns": facts.origin_unix_ns,
         "origin_monotonic_ns": facts.origin_monotonic_ns,
@@ -105,7 +120,7 @@ def point_json(r: Requests, facts: PointFacts) -> dict[str, Any]:
         "counts": counts,
         "counts_all": counts_of(r, r.counted | True) | {"by_phase": _by_phase(r)},
         **metrics,
-        "intervals": point_intervals(r, span, keep, facts.seed),
+        "intervals": point_intervals(r, span, keep, facts.seed, blocks),
         "speculation": {
             "acceptance_length": None,
             "acceptance_rate": None,
@@ -120,7 +135,7 @@ def point_json(r: Requests, facts: PointFacts) -> dict[str, Any]:
         "errors": _errors(r),
     }
     point["valid"] = is_valid(point)
-    return point
+    return point, series_of(r, span, counted, lines)
 
 
 def _latency_mask(r: Requests, plan: LoadPlan) -> Mask:
@@ -150,12 +165,14 @@ def _whole(r: Requests) -> Span | None:
 
 
 def _client_times(r: Requests) -> dict[str, Any]:
-    """What the client adds before `sent`, p99 in ms: `client_lag` = (issued - due) + (sent - connected), and
-    `connect` = connecting, TLS included (0 on a reused connection)."""
+    """What the client adds before `sent`, p99 in ms: `client_lag` = (issued - due) + (sent - connected), to which on a
+    reused connection, where nothing had to be connected, belongs (connected - issued) as well: a hop to a worker, say.
+    `connect` = connecting, TLS included (no reused connections in it)."""
     sent, connected, issued = r.ints("sent_ns"), r.ints("connected_ns"), r.ints("issued_ns")
     use = (sent >= 0) & (connected >= 0) & r.counted
-    lag = ((issued - r.ints("due_ns")) + (sent - connected))[use] / 1e6
-    connect = (connected - issued)[use & ~r.columns["reused"]] / 1e6
+    reused = r.flags("reused") & (r.ints("attempts") == 1)
+    lag = ((issued - r.ints("due_ns")) + (sent - connected) + (connected - issued) * reused)[use] / 1e6
+    connect = (connected - issued)[use & ~reused] / 1e6
     return {"client_lag_ms_p99": _p99(lag), "connect_ms_p99": _p99(connect)}
 
 
@@ -164,8 +181,8 @@ def _p99(values: Floats) -> float | None:
 
 
 def _by_phase(r: Requests) -> dict[str, int]:
-    phases = [str(p) for p in r.texts("phase")]
-    return {phase: phases.count(phase) for phase in ("warmup", "measure", "filler")}
+    phases = r.texts("phase")
+    return {phase: int((phases == phase).sum()) for phase in ("warmup", "measure", "filler")}
 
 
 def _spent(r: Requests, prices: tuple[float, float] | None) -> dict[str, Any]:
@@ -186,8 +203,8 @@ def _usd_per_million(spent: dict[str, Any]) -> float | None:
 def _errors(r: Requests) -> list[dict[str, Any]]:
     """Each class of failure of any phase, with its count and first example."""
     found: dict[str, dict[str, Any]] = {}
-    for outcome, error in zip(r.texts("outcome"), r.texts("error"), strict=True):
-        if outcome in ("ok", "cancelled"):
+    for outcome, error in zip(r.texts("outcome")[~r.ok], r.texts("error")[~r.ok], strict=True):
+        if outcome == "cancelled":
             continue
         entry = found.setdefault(str(outcome), {"outcome": str(outcome), "count": 0, "example": error})
         entry["count"] += 1

@@ -8,10 +8,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from endpoints.http import ReusePolicy
+from endpoints.attempts import ReusePolicy
 from endpoints.target import Target
+from endpoints.transport import Transport
+from endpoints.workers import WorkerError, WorkerPool
+from profiles.hosts import is_local
 from profiles.loading import Sweep
 from sweeps.budget import Budget
+from sweeps.capacity import ASSUMED, Capacity, cores_here, crew_for
 from sweeps.clock import RealClock
 from sweeps.events import (
     Listener,
@@ -24,11 +28,12 @@ from sweeps.events import (
     SweepFinished,
     SweepStarted,
 )
-from sweeps.health import LoopMonitor
+from sweeps.health import ClientMonitor
 from sweeps.load import ClosedLoop
 from sweeps.measure import Measurement, Prompts
 from sweeps.plan import PlannedPoint, prices_of
 from sweeps.point import FINISHED
+from sweeps.spool import FileSpool, prune
 from sweeps.store import RunStore
 from sweeps.verdicts import Earlier
 
@@ -53,6 +58,7 @@ class _Lane:
     policy: ReusePolicy = field(default_factory=ReusePolicy)
     earlier: Earlier = field(default_factory=Earlier)
     end_named: bool = False
+    chunks_per_stream: float | None = None  # a second, as the last point had them
     ended: str | None = None  # why nothing more is sent to this arm
 
 
@@ -67,9 +73,11 @@ class SweepRun:
         prompts: Prompts,
         store: RunStore,
         listen: Listener,
+        capacity: Capacity = ASSUMED,
     ) -> None:
         self._sweep, self._points, self._targets, self._prompts = sweep, points, targets, prompts
-        self._store, self._listen = store, listen
+        self._store, self._listen, self._capacity = store, listen, capacity
+        self._pool, self._crew = WorkerPool(), 1
         self._arms = {arm.name: arm for arm in sweep.arms}
         self._lanes = {arm.name: _Lane() for arm in sweep.arms}
         self._budget = Budget(sweep.limits)
@@ -84,6 +92,12 @@ class SweepRun:
 
     async def run(self) -> SweepOutcome:
         """Measure what is missing. Raises OSError when the run's folder cannot be written."""
+        try:
+            return await self._run()
+        finally:
+            await self._pool.close()
+
+    async def _run(self) -> SweepOutcome:
         began = time.monotonic()
         kept = self._store.finished()
         keys = tuple(p.key for p in self._points)
@@ -114,10 +128,11 @@ class SweepRun:
     async def _measure(self, planned: PlannedPoint, number: int, total: int) -> bool:
         key, arm, lane = planned.key, self._arms[planned.key.arm], self._lanes[planned.key.arm]
         target, prices, could_reuse = self._targets[key.arm], prices_of(arm), lane.policy.reuse
-        self._store.clear(arm.slug, key)
+        requests_path = self._store.begin_point(arm.slug, key)
         self._store.note("point_started", key)
         self._listen(PointStarted(key, number, total))
-        transport, left = target.transport(lane.policy), self._budget.seconds_left()
+        transport, pool = await self._transport(key, target, lane)
+        left, spool = self._budget.seconds_left(), FileSpool(requests_path)
         measurement = Measurement(
             self._sweep,
             arm,
@@ -128,10 +143,13 @@ class SweepRun:
             RealClock(),
             limits=self._budget.used_up,
             on_ended=lambda sent: self._budget.spend(sent, prices),
-            monitor=LoopMonitor(),
+            monitor=ClientMonitor(pool),
             earlier=lane.earlier,
+            spool=spool,
         )
         self._running = measurement.loop
+        if self._stopped is not None:  # while workers were starting
+            measurement.loop.stop(self._stopped)
         gc.collect()
         gc.freeze()  # what lives now will live on: the collector need not look at it while the point runs
         ticker = asyncio.create_task(self._tell_progress(measurement.loop, key))
@@ -141,6 +159,7 @@ class SweepRun:
             self._running = None
             ticker.cancel()
             gc.unfreeze()
+            spool.close()
             await transport.close()
         unsalted = lane.earlier.unsalted_points + (not self._sweep.workload.salt)
         lane.earlier = Earlier(lane.earlier.backends | measured.backends, unsalted)
@@ -149,14 +168,46 @@ class SweepRun:
             self._store.note("decision", key, text=text)
             self._listen(Note(f"{key.arm}: {text}"))
         point = measured.point
+        interval = point["chunk_interval_ms"]["mean"]
+        lane.chunks_per_stream = 1e3 / interval if interval else lane.chunks_per_stream
         whole: bool = point["status"] == FINISHED
-        self._store.write_point(arm.slug, key, measured.table, measured.series, point)
+        prune(spool.path, self._sweep.load.chunks)
+        self._store.write_point(arm.slug, key, measured.series, point)
         reason = None if whole else point["verdicts"][0]["evidence"]
         event = "point_finished" if whole else "point_failed"
         self._store.note(event, key, valid=point["valid"], reason=reason, spent=point["spent"])
         self._listen(PointFinished(key, number, total, point))
         self._see_end(lane, key, {v["code"] for v in point["verdicts"]})
         return whole
+
+    async def _transport(self, key: PointKey, target: Target, lane: _Lane) -> tuple[Transport, WorkerPool | None]:
+        """What carries the point: this process, or as many workers as its load needs and the machine has room for."""
+        asked = self._sweep.load.workers
+        crew = crew_for(
+            key.concurrency,
+            lane.chunks_per_stream,
+            None if asked == "auto" else int(asked),
+            self._capacity,
+            cores=cores_here(),
+            local=is_local(self._arms[key.arm].url),
+        )
+        pool: WorkerPool | None = None
+        transport: Transport
+        try:
+            if crew.workers > 1:
+                pool, transport = self._pool, await self._pool.open(crew.workers, target.transport, lane.policy)
+            else:
+                transport = target.transport(lane.policy)
+        except WorkerError as exc:
+            await self._pool.close()
+            self._listen(Note(f"{exc}; one process carries the point", "warn"))
+            crew, pool, transport = replace(crew, workers=1), None, target.transport(lane.policy)
+        if crew.workers != self._crew:
+            self._crew = crew.workers
+            text = f"{crew.workers} client processes for about {crew.chunks_per_s:,.0f} chunks/s: {self._capacity}"
+            self._store.note("decision", key, text=text)
+            self._listen(Note(text))
+        return transport, pool
 
     def _see_end(self, lane: _Lane, key: PointKey, codes: set[str]) -> None:
         """Name the end of the arm's curve. Beyond a rate limit nothing more is sent; beyond the server's own ceiling

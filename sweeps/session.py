@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from endpoints.http import Timeouts
-from endpoints.probe import PreflightError, Probed, preflight
+from endpoints.findings import PreflightError, Probed, Say
+from endpoints.preflight import preflight
 from endpoints.resources import descriptor_shortage, raise_descriptor_limit
-from endpoints.target import Target, target_of
+from endpoints.target import Target, target_of, timeouts_of
 from profiles.errors import ProfileError
+from profiles.hosts import is_local
 from profiles.loading import Sweep, dump_stored
 from profiles.workloads import load_prompts, split
+from sweeps.capacity import ASSUMED, Capacity, cores_here, warning_for
 from sweeps.events import Listener, Note
 from sweeps.manifest import comparable, fingerprints, manifest_of
 from sweeps.measure import Prompts
@@ -39,7 +41,7 @@ def prepare(sweep: Sweep, env: Mapping[str, str], *, keys: bool = True) -> Prepa
         unpriced = next(arm.name for arm in sweep.arms if arm.prices is None)
         remedy = "give endpoint.prices {input, output} in a sweep file, or cap --max-total-tokens instead"
         raise ProfileError("--max-usd", None, f"a limit in USD cannot be kept: arm {unpriced} has no prices", remedy)
-    workload, timeouts = sweep.workload, timeouts_of(sweep)
+    workload, timeouts = sweep.workload, timeouts_of(limits)
     targets = {
         arm.name: target_of(arm, workload.max_tokens, workload.sampling, timeouts, env)
         for arm in (sweep.arms if keys else ())
@@ -48,22 +50,16 @@ def prepare(sweep: Sweep, env: Mapping[str, str], *, keys: bool = True) -> Prepa
     return Prepared(sweep, targets, Prompts(measured, warmup), plan_sweep(sweep, measured))
 
 
-def timeouts_of(sweep: Sweep) -> Timeouts:
-    """The waits a request may take."""
-    limits = sweep.limits
-    return Timeouts(limits.connect_seconds, limits.first_byte_seconds, limits.idle_seconds)
-
-
-async def look_at_arms(prepared: Prepared) -> tuple[Prepared, dict[str, Probed]]:
+async def look_at_arms(prepared: Prepared, say: Say | None = None) -> tuple[Prepared, dict[str, Probed]]:
     """Check this machine's limits and every arm (all at once); the targets come back as the probe would have them.
 
-    Raises PreflightError.
+    `say` is told when an arm's rate limit makes us wait. Raises PreflightError.
     """
     highest = max(p.key.concurrency for p in prepared.points)
     if shortage := descriptor_shortage(highest, raise_descriptor_limit()):
         raise PreflightError(shortage)
     names = list(prepared.targets)
-    found = await asyncio.gather(*(preflight(t) for t in prepared.targets.values()), return_exceptions=True)
+    found = await asyncio.gather(*(preflight(t, say) for t in prepared.targets.values()), return_exceptions=True)
     probed: dict[str, Probed] = {}
     for name, result in zip(names, found, strict=True):
         if isinstance(result, BaseException):
@@ -102,13 +98,20 @@ def open_store(prepared: Prepared, probed: Mapping[str, Probed], out: Path, *, r
     return store
 
 
-def new_run(prepared: Prepared, store: RunStore, listen: Listener) -> SweepRun:
-    """The sweep over a prepared plan and an open folder."""
-    for note in _warnings(prepared):
+def new_run(prepared: Prepared, store: RunStore, listen: Listener, capacity: Capacity | None = None) -> SweepRun:
+    """The sweep over a prepared plan and an open folder. `capacity`: what a selftest found; None without one."""
+    for note in _warnings(prepared, capacity):
         listen(Note(note, "warn"))
-    return SweepRun(prepared.sweep, prepared.points, prepared.targets, prepared.prompts, store, listen)
+    return SweepRun(
+        prepared.sweep, prepared.points, prepared.targets, prepared.prompts, store, listen, capacity or ASSUMED
+    )
 
 
-def _warnings(prepared: Prepared) -> list[str]:
-    unsafe = [arm.name for arm in prepared.sweep.arms if not arm.tls.verify]
-    return [f"TLS certificates are not verified for arm {name} (tls: {{verify: false}})" for name in unsafe]
+def _warnings(prepared: Prepared, capacity: Capacity | None) -> list[str]:
+    sweep = prepared.sweep
+    unsafe = [arm.name for arm in sweep.arms if not arm.tls.verify]
+    notes = [f"TLS certificates are not verified for arm {name} (tls: {{verify: false}})" for name in unsafe]
+    asked = None if sweep.load.workers == "auto" else int(sweep.load.workers)
+    local = any(is_local(arm.url) for arm in sweep.arms)
+    beyond = warning_for(max(sweep.load.levels), asked, capacity, cores=cores_here(), local=local)
+    return [*notes, beyond] if beyond else notes

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from sweeps.columns import write_parquet
 from sweeps.events import PointKey
-from sweeps.files import sync_folder, write_atomically, write_json, write_text
+from sweeps.files import name_finally, sync_folder, write_atomically, write_json, write_text
 from sweeps.point import FINISHED, SCHEMA_VERSION
 
 
@@ -83,13 +83,17 @@ class RunStore:
         if folder.exists():
             shutil.rmtree(folder)
 
-    def write_point(
-        self, slug: str, key: PointKey, requests: pa.Table, series: pa.Table, point: Mapping[str, Any]
-    ) -> Path:
-        """Write a point's files, `point.json` last: where it is, the others are."""
+    def begin_point(self, slug: str, key: PointKey) -> Path:
+        """Make the point's folder anew. Returns the name under which its requests are written until it has ended."""
+        self.clear(slug, key)
         folder = point_folder(self.path, slug, key)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / "requests.parquet", lambda path: write_parquet(requests, path))
+        folder.mkdir(parents=True)
+        return folder / "requests.parquet.tmp"
+
+    def write_point(self, slug: str, key: PointKey, series: pa.Table, point: Mapping[str, Any]) -> Path:
+        """Give the point's requests their name and write its other files, `point.json` last: where it is, all are."""
+        folder = point_folder(self.path, slug, key)
+        name_finally(folder / "requests.parquet.tmp", folder / "requests.parquet")
         write_atomically(folder / "series.parquet", lambda path: write_parquet(series, path))
         write_json(folder / "point.json", dict(point))
         sync_folder(folder.parent)

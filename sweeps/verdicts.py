@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from endpoints.outcomes import Outcome
-from sweeps.columns import CHUNKS, Requests
+from sweeps.arrow import Ints
+from sweeps.columns import CHUNKS
 from sweeps.metrics import Mask, Span, tpot_ms, ttft_ms
+from sweeps.requests import Requests
 from sweeps.trend import trend
 
 WARN, INVALID = "warn", "invalid"
@@ -39,6 +41,7 @@ class Context:
     """What a verdict may look at: the requests, which of them count, the point's metrics, and what was asked."""
 
     requests: Requests
+    bursts: Ints  # of each request's fragments; 0 where they are too few to say
     keep: Mask
     span: Span | None
     metrics: Mapping[str, Any]
@@ -73,14 +76,14 @@ def _interrupted(c: Context) -> Verdict | None:
 
 def _errors(c: Context) -> Verdict | None:
     issued, failed = c.counts["issued"], c.counts["failed"]
-    lost = c.counts["by_outcome"].get(Outcome.CLIENT_RESOURCE.value, 0)
-    if lost:
+    ours = c.requests.texts("outcome") == Outcome.CLIENT_RESOURCE.value  # of any phase: the load was not what it says
+    if lost := int(ours.sum()):
         return Verdict(
             "errors",
             INVALID,
-            f"{lost} requests failed because this machine ran out of descriptors, ports or memory",
+            f"{lost} requests failed by this machine's own fault, the first: {c.requests.texts('error')[ours][0]}",
             "none may",
-            "raise the limits (ulimit -n) or lower --concurrency",
+            "raise its limits (ulimit -n), give it memory or ports, or lower --concurrency",
         )
     if issued == 0 or failed / issued <= c.error_rate:
         return None
@@ -141,21 +144,47 @@ def _too_few(c: Context) -> Verdict | None:
 
 
 def _client_bound(c: Context) -> Verdict | None:
-    ttft = c.metrics["ttft_ms"]["p50"]
+    """The client's own delay beside what it reports: of the time to the first token (of the whole reply, where it is
+    not streamed), and, for the loop that stamps arrivals, of the gap between fragments."""
+    reference, what = c.metrics["ttft_ms"]["p50"], "ttft"
+    if reference is None:
+        reference, what = c.metrics["e2e_latency_ms"]["p50"], "e2e_latency"
     lags = {name: c.client.get(f"{name}_ms_p99") for name in ("client_lag", "loop_lag")}
     name, lag = max(((n, v) for n, v in lags.items() if v is not None), key=lambda x: x[1], default=("", None))
-    if ttft is None or lag is None:
+    if reference is None or lag is None:
         return None
-    warn, invalid = max(1.0, 0.01 * ttft), max(5.0, 0.10 * ttft)
-    if lag <= warn:
-        return None
+    severity, most, of, beside = INVALID, max(5.0, 0.10 * reference), reference, f"{what} p50"
+    if lag <= most:
+        severity, most = WARN, max(1.0, 0.01 * reference)
+    if lag <= most:
+        late, gap = lags["loop_lag"], c.metrics["chunk_interval_ms"]["mean"]
+        if late is None or gap is None or late <= (most := max(1.0, 0.25 * gap)):
+            return None
+        name, lag, of, beside = "loop_lag", late, gap, "chunk interval"
+    cause, remedy = _why_late(c.client)
     return Verdict(
         "client_bound",
-        INVALID if lag > invalid else WARN,
-        f"{name} p99 {lag:.1f} ms beside a ttft p50 of {ttft:.1f} ms",
-        f"{(invalid if lag > invalid else warn):.1f} ms",
-        "run the client on a machine with more free cores, or lower --concurrency",
+        severity,
+        f"{name} p99 {lag:.1f} ms beside a {beside} of {of:.1f} ms{cause}",
+        f"{most:.1f} ms",
+        remedy,
     )
+
+
+def _why_late(client: Mapping[str, Any]) -> tuple[str, str]:
+    """(what held the client up, as far as it shows; what to do)."""
+    waited, used = client.get("cpu_wait_fraction") or 0.0, client.get("cpu_fraction") or 0.0
+    if waited > max(0.1, used / 2):
+        return (
+            f": it waited for a core {waited:.0%} of the time",
+            "keep other programs off this machine's cores, or run the client on another machine",
+        )
+    if used > 0.8:
+        return (
+            f": its busiest process used {used:.0%} of a core",
+            "give it more processes (--workers) or a machine with more cores, or lower --concurrency",
+        )
+    return "", "run the client on a machine with more free cores, or lower --concurrency"
 
 
 def _buffered(c: Context) -> Verdict | None:
@@ -167,11 +196,12 @@ def _buffered(c: Context) -> Verdict | None:
     r = c.requests
     if not c.streamed:
         return None
-    if (whole := _share((r.ints("chunks") == 1) & (r.ints("streamed_tokens") > 1), c.good)) > 0.05:
+    in_one_piece = (r.ints("chunks") == 1) & (r.ints("streamed_tokens") > 1)
+    if (whole := _share(in_one_piece | _at_once(c), c.good)) > 0.05:
         return Verdict(
             "buffered",
             INVALID,
-            f"{whole:.0%} of the replies came in one piece, so they have no tpot",
+            f"{whole:.0%} of the replies came in one piece or all at once, so they have no tpot",
             "5 % of the replies",
             "let the server stream (and turn buffering off on the way)",
         )
@@ -195,6 +225,16 @@ def _buffered(c: Context) -> Verdict | None:
     )
 
 
+def _at_once(c: Context) -> Mask:
+    """Replies of more fragments than a step has whose pace was the network's, not the server's: less than 0.1 ms each,
+    and all within a twentieth of the reply's time. So does a proxy that collects a reply and then sends it on."""
+    r = c.requests
+    chunks, last = r.ints("chunks"), r.ints("last_token_ns")
+    spread, waited = last - r.ints("first_token_ns"), last - r.ints("sent_ns")
+    at_once: Mask = (spread <= 100_000 * (chunks - 1)) & (spread <= 0.05 * waited)
+    return at_once & (chunks >= max(8, (c.draft_tokens or 0) + 2))
+
+
 def _share(mask: Mask, of: Mask) -> float:
     return float(mask[of].mean()) if of.any() else 0.0
 
@@ -202,16 +242,11 @@ def _share(mask: Mask, of: Mask) -> float:
 def _bursts(c: Context) -> tuple[float | None, float]:
     """Medians over requests of 8 fragments or more: (fragments a burst, bursts). A gap below a tenth of the request's
     mean gap lies within a burst."""
-    r = c.requests
-    sizes, numbers = [], []
-    for i in np.flatnonzero(c.good & (r.ints("chunks") >= 8)):
-        gaps = np.diff(r.chunk_ns[r.starts[i] : r.starts[i + 1]])
-        bursts = 1 + int((gaps >= 0.1 * gaps.mean()).sum()) if gaps.mean() > 0 else 1
-        numbers.append(bursts)
-        sizes.append((len(gaps) + 1) / bursts)
-    if not sizes:
+    use = c.good & (c.bursts > 0)
+    if not use.any():
         return None, 0.0
-    return float(np.median(sizes)), float(np.median(numbers))
+    bursts = c.bursts[use]
+    return float(np.median(c.requests.ints("chunks")[use] / bursts)), float(np.median(bursts))
 
 
 def _cache_hits(c: Context) -> Verdict | None:
@@ -236,11 +271,9 @@ def _cache_hits(c: Context) -> Verdict | None:
 
 def _quick_repeats(c: Context) -> Verdict | None:
     """Where the server says nothing of its cache: repeats of a prompt whose TTFT is less than half that of firsts."""
-    r, seen = c.requests, set()
-    again = np.zeros(len(r), bool)
-    for i, key in enumerate(zip(r.texts("prompt_id"), r.texts("salt"), strict=True)):
-        again[i] = key in seen
-        seen.add(key)
+    r = c.requests
+    again = np.ones(len(r), bool)
+    again[np.unique(_prompts(r), return_index=True)[1]] = False
     times = ttft_ms(r)
     firsts, repeats = times[c.good & ~again], times[c.good & again]
     if min(len(firsts), len(repeats)) < 5 or np.median(repeats) > 0.5 * np.median(firsts):
@@ -420,11 +453,10 @@ def _lockstep(c: Context) -> Verdict | None:
 
 def _reused_prompts(c: Context) -> Verdict | None:
     r = c.requests
-    keys = [f"{p}\0{s}" for p, s in zip(r.texts("prompt_id"), r.texts("salt"), strict=True)]
-    again = len(keys) - len(set(keys))
+    again = len(r) - len(np.unique(_prompts(r)))
     if again == 0 and c.earlier.unsalted_points == 0:
         return None
-    evidence = f"{again} of {len(keys)} requests repeat a prompt of this point word for word"
+    evidence = f"{again} of {len(r)} requests repeat a prompt of this point word for word"
     if c.earlier.unsalted_points:
         evidence += f", and {c.earlier.unsalted_points} earlier points sent the same prompts without a salt"
     return Verdict(
@@ -450,10 +482,19 @@ def _backend_changed(c: Context) -> Verdict | None:
     )
 
 
+def _prompts(r: Requests) -> Ints:
+    """A number for each (prompt, salt), shape (n,)."""
+    (prompts, _), (salts, distinct) = r.codes("prompt_id"), r.codes("salt")
+    return prompts.astype(np.int64) * (len(distinct) + 1) + salts + 1
+
+
 def backends_of(r: Requests) -> frozenset[tuple[str, str]]:
     """(model, system_fingerprint) pairs that successful replies named."""
-    models, prints = r.texts("model")[r.ok], r.texts("system_fingerprint")[r.ok]
-    return frozenset((m or "", f or "") for m, f in zip(models, prints, strict=True) if m or f)
+    (models, names), (prints, marks) = r.codes("model"), r.codes("system_fingerprint")
+    pairs = np.unique(np.stack([models, prints])[:, r.ok], axis=1).T
+    model_of, print_of = [*names.to_pylist(), ""], [*marks.to_pylist(), ""]  # -1, for none, is the last
+    found = {(model_of[m] or "", print_of[p] or "") for m, p in pairs.tolist()}
+    return frozenset(found - {("", "")})
 
 
 _RULES: tuple[Callable[[Context], Verdict | None], ...] = (

@@ -14,6 +14,7 @@ from profiles.workloads import load_prompts, split
 from sweeps.clock import VirtualClock, VirtualLoop, run_virtual
 from sweeps.measure import Measured, Measurement, Prompts
 from sweeps.plan import PlannedPoint, plan_sweep
+from sweeps.spool import Spool
 
 
 def virtual_sweep(sweep: Sweep, engines: Mapping[str, EngineConfig]) -> list[dict[str, Any]]:
@@ -26,10 +27,12 @@ def virtual_sweep(sweep: Sweep, engines: Mapping[str, EngineConfig]) -> list[dic
     ]
 
 
-def virtual_point(sweep: Sweep, planned: PlannedPoint, prompts: Prompts, transport: Transport) -> Measured:
+def virtual_point(
+    sweep: Sweep, planned: PlannedPoint, prompts: Prompts, transport: Transport, spool: Spool | None = None
+) -> Measured:
     """One point in virtual time over any transport that runs on the loop's own time."""
     loop = VirtualLoop()
     arm = next(arm for arm in sweep.arms if arm.name == planned.key.arm)
     shape = RequestShape(arm.api, arm.model or "virtual", sweep.workload.max_tokens, {}, {})
-    measurement = Measurement(sweep, arm, shape, planned, prompts, transport, VirtualClock(loop))
+    measurement = Measurement(sweep, arm, shape, planned, prompts, transport, VirtualClock(loop), spool=spool)
     return run_virtual(measurement.run(), loop)

@@ -11,10 +11,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Any, Protocol, Self
 
 from endpoints.simulator.options import SimulatorOptions, parse_speculation
 from endpoints.simulator.server import running
@@ -30,8 +30,13 @@ def serve(options: SimulatorOptions, watch_stdin: bool = False) -> None:
     Prints one line when ready, its URL, such as http://127.0.0.1:8000/v1. Raises OSError if it cannot listen,
     ValueError for settings that cannot be.
     """
+    run_loop(_serve(options, watch_stdin))
+
+
+def run_loop(main: Coroutine[Any, Any, None]) -> None:
+    """Run it to its end on the fastest event loop there is."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(options, watch_stdin))
+        runner.run(main)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -43,16 +48,21 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(options: SimulatorOptions, watch_stdin: bool) -> None:
+    async with running(options) as url:
+        await serve_until_told(url, watch_stdin)
+
+
+async def serve_until_told(url: str, watch_stdin: bool) -> None:
+    """Say where a server that listens is found, and wait for what ends it: see `serve`."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with running(options) as url:
-        if watch_stdin:
-            threading.Thread(target=_when_stdin_ends, args=(loop, stop), daemon=True).start()
-        sys.stdout.write(f"{url}/v1\n")
-        sys.stdout.flush()
-        await stop.wait()
+    if watch_stdin:
+        threading.Thread(target=_when_stdin_ends, args=(loop, stop), daemon=True).start()
+    sys.stdout.write(f"{url}/v1\n")
+    sys.stdout.flush()
+    await stop.wait()
 
 
 def _when_stdin_ends(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
@@ -65,6 +75,12 @@ def _when_stdin_ends(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> No
         pass  # the loop has ended for another reason
 
 
+class Options(Protocol):
+    """A server's settings, as the arguments of its command."""
+
+    def arguments(self) -> list[str]: ...
+
+
 class SimulatorProcess:
     """The embedded endpoint in a child process, for a `with` block.
 
@@ -72,8 +88,10 @@ class SimulatorProcess:
     whose write end is here alone, and stops when that closes: also if this process is killed.
     """
 
-    def __init__(self, options: SimulatorOptions | None = None, ready_within_s: float = 30.0):
-        self.options = options or SimulatorOptions()
+    module = "endpoints.simulator"
+
+    def __init__(self, options: Options | None = None, ready_within_s: float = 30.0):
+        self.options: Options = options or SimulatorOptions()
         self._ready_within_s = ready_within_s
         self.url = self.root = ""
         self._child: subprocess.Popen[bytes] | None = None
@@ -88,7 +106,7 @@ class SimulatorProcess:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         with tempfile.TemporaryFile() as said:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "endpoints.simulator", "--watch-stdin", *self.options.arguments()],
+                [sys.executable, "-m", self.module, "--watch-stdin", *self.options.arguments()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=said,

@@ -1,4 +1,4 @@
-"""The HTTP transport against servers of raw bytes on real sockets."""
+"""Both real transports against servers of raw bytes on real sockets: the same behaviour, whatever carries it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import aiohttp
+import aiohappyeyeballs
 import pytest
 import uvloop
 
-from endpoints import http
-from endpoints.http import Bounds, HttpTransport, ReusePolicy, Timeouts
+from endpoints import attempts, dialling
+from endpoints.attempts import Attempts, Bounds, ReusePolicy, Timeouts
+from endpoints.fast import FastTransport
+from endpoints.http import HttpTransport
 from endpoints.outcomes import Outcome
 from endpoints.resources import descriptor_shortage, raise_descriptor_limit
 from endpoints.transport import Call, Exchange, Progress
@@ -28,16 +30,17 @@ from profiles.secrets import redact
 KEY = "sk-a/secret+key=0123456789"
 
 
-Make = Callable[..., HttpTransport]
+KINDS: tuple[type[Attempts], ...] = (HttpTransport, FastTransport)
+Make = Callable[..., Attempts]
 
 
 @contextlib.asynccontextmanager
-async def transports() -> AsyncIterator[Make]:
+async def transports(kind: type[Attempts]) -> AsyncIterator[Make]:
     """Makes transports, and closes them."""
-    made: list[HttpTransport] = []
+    made: list[Attempts] = []
 
-    def make(url: str, headers: dict[str, str] | None = None, **options: Any) -> HttpTransport:
-        made.append(HttpTransport(url, headers or {}, **options))
+    def make(url: str, headers: dict[str, str] | None = None, **options: Any) -> Attempts:
+        made.append(kind(url, headers or {}, **options))
         return made[-1]
 
     yield make
@@ -45,13 +48,13 @@ async def transports() -> AsyncIterator[Make]:
         await one.close()
 
 
-@pytest.fixture
-async def transport() -> AsyncIterator[Make]:
-    async with transports() as make:
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
+async def transport(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
+    async with transports(request.param) as make:
         yield make
 
 
-async def ask(client: HttpTransport, body: bytes = b"{}", on_progress: Progress | None = None) -> Exchange:
+async def ask(client: Attempts, body: bytes = b"{}", on_progress: Progress | None = None) -> Exchange:
     exchange = Exchange(issued_ns=time.monotonic_ns())
     async with asyncio.timeout(30):
         await client.send(Call(body, 16, len(body), 0), exchange, on_progress)
@@ -367,7 +370,7 @@ async def test_what_came_before_the_break_is_kept_though_unread(wire: Any, trans
 async def test_done_is_the_end_even_if_the_body_goes_on(
     wire: Any, transport: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "_AFTER_DONE_S", 0.05)
+    monkeypatch.setattr(attempts, "AFTER_DONE_S", 0.05)
 
     async def answer(peer: Any, request: Any) -> bool:
         await peer.write(wire.head + wire.chunked(*wire.reply, end=False))
@@ -663,7 +666,7 @@ async def test_cancelling_leaves_what_was_known(wire: Any, transport: Make) -> N
 
 
 async def test_a_time_out_never_swallows_a_cancellation(wire: Any, transport: Make) -> None:
-    """Both at the same moment: the sweep has cancelled the task, and then somebody else does."""
+    """Both at the same moment: the sweep has given the request up, and then somebody cancels its task."""
 
     async def answer(peer: Any, request: Any) -> bool:
         await asyncio.sleep(30)
@@ -672,7 +675,7 @@ async def test_a_time_out_never_swallows_a_cancellation(wire: Any, transport: Ma
     async with wire.serve(answer) as server:
         client = transport(server.url, timeouts=Timeouts(first_byte=0.2))
         task = asyncio.create_task(ask(client))
-        while not task.cancelling():  # noqa: ASYNC110
+        while not any(watched.expired for watched in client._watched):
             await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -725,10 +728,11 @@ async def test_a_key_that_the_server_echoes_is_nowhere(wire: Any, transport: Mak
         functools.partial(test_a_reply_of_which_any_byte_came_is_not_asked_again, begun=b"H", how="close"),
     ],
 )
-def test_the_same_on_uvloop(same: Any, wire: Any) -> None:
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_the_same_on_uvloop(same: Any, kind: type[Attempts], wire: Any) -> None:
     async def run() -> None:
         with pytest.MonkeyPatch.context() as monkeypatch:
-            async with transports() as make:
+            async with transports(kind) as make:
                 more = {"monkeypatch": monkeypatch} if "monkeypatch" in inspect.signature(same).parameters else {}
                 await same(wire, make, **more)
 
@@ -736,43 +740,32 @@ def test_the_same_on_uvloop(same: Any, wire: Any) -> None:
         runner.run(run())
 
 
-async def test_connections_are_made_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And their sockets notice a peer that is gone without a word."""
-    monkeypatch.setattr(http, "_MOST_DIALLING", 4)
-    made: list[socket.socket] = []
-    plain = http._socket
+async def test_connections_are_made_a_few_at_a_time(
+    wire: Any, transport: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialling, "MOST", 4)
+    dialling_now = most = 0
+    real = aiohappyeyeballs.start_connection
 
-    def noted(address: Any) -> socket.socket:
-        made.append(plain(address))
-        return made[-1]
-
-    monkeypatch.setattr(http, "_socket", noted)
-    dialling = most = 0
-    real = aiohttp.TCPConnector._create_connection
-
-    async def counted(self: Any, *words: Any) -> Any:
-        nonlocal dialling, most
-        dialling += 1
-        most = max(most, dialling)
+    async def counted(*words: Any, **options: Any) -> Any:
+        nonlocal dialling_now, most
+        dialling_now += 1
+        most = max(most, dialling_now)
         try:
             await asyncio.sleep(0.01)
-            return await real(self, *words)
+            return await real(*words, **options)
         finally:
-            dialling -= 1
+            dialling_now -= 1
 
-    monkeypatch.setattr(aiohttp.TCPConnector, "_create_connection", counted)
-    server = await asyncio.start_server(lambda r, w: w.close(), "127.0.0.1", 0)
-    transport = http.HttpTransport(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", {})
-    exchanges = [Exchange() for _ in range(20)]
-    try:
-        await asyncio.gather(*(transport.send(Call(b"{}", 1, 2, 0), e) for e in exchanges))
-        assert most == 4
-        assert len(made) == 20
-    finally:
-        await transport.close()
-        server.close()
+    monkeypatch.setattr(aiohappyeyeballs, "start_connection", counted)
+    async with wire.serve(says(wire.whole)) as server:
+        client = transport(server.url)
+        exchanges = await asyncio.gather(*(ask(client) for _ in range(20)))
+    assert {e.outcome for e in exchanges} == {Outcome.OK}
+    assert most == 4
 
 
-def test_sockets_are_kept_alive() -> None:
-    with http._socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 0))) as made:
+def test_sockets_are_kept_alive_and_send_at_once() -> None:
+    with dialling.made((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 0))) as made:
         assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

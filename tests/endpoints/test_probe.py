@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from endpoints.attempts import Timeouts
 from endpoints.dialects import CHAT, COMPLETIONS, RequestShape
-from endpoints.http import Timeouts
+from endpoints.findings import PreflightError, as_json
 from endpoints.outcomes import Outcome
-from endpoints.probe import PreflightError, as_json, preflight, probe
-from endpoints.target import Target, join, target_of
+from endpoints.preflight import preflight
+from endpoints.target import Target, at_root, beside, join, target_of
 from endpoints.tls import context_of
 from endpoints.transport import Call, Exchange
 from profiles.errors import ProfileError
@@ -174,12 +175,9 @@ async def test_a_route_that_is_not_there(wire: Any) -> None:
     async with wire.serve(Endpoint(wire, routes=())) as server:
         why = await refused(target(server.url))
     assert f"{server.url}/v1/chat/completions does not exist" in why and "--api chat" in why
-
-
-async def test_over_the_rate_limit(wire: Any) -> None:
-    async with wire.serve(Endpoint(wire, reply=wire.response("429 Slow", b'{"error": "60 a minute"}'))) as server:
+    async with wire.serve(Endpoint(wire, routes=("/v1/completions",))) as server:
         why = await refused(target(server.url))
-    assert "over its rate limit" in why and "60 a minute" in why
+    assert f"{server.url}/v1/completions does: give --api completions" in why
 
 
 async def test_unreachable() -> None:
@@ -224,9 +222,41 @@ async def test_a_request_that_is_never_answered(wire: Any) -> None:
 
 
 async def test_an_answer_that_is_no_stream(wire: Any) -> None:
-    whole = wire.response("200 OK", b'{"choices": [{"message": {"content": "hi"}}]}')
-    async with wire.serve(Endpoint(wire, reply=whole)) as server:
+    page = wire.response("200 OK", b"<html>Welcome</html>")
+    async with wire.serve(Endpoint(wire, reply=page)) as server:
         assert "not an event stream" in await refused(target(server.url))
+
+
+async def test_one_body_in_place_of_a_stream_has_to_be_declared(wire: Any) -> None:
+    """A run without first tokens is another measurement: it is not slipped in."""
+    choice = {"message": {"content": "hi"}, "finish_reason": "stop"}
+    body = json.dumps({"choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}).encode()
+    async with wire.serve(Endpoint(wire, reply=wire.response("200 OK", body))) as server:
+        assert "put stream: false into its profile" in await refused(target(server.url))
+        found = await preflight(target(server.url, stream=False))
+    assert not found.shape.stream
+    assert [f.seen for f in found.findings if f.what == "usage in the reply"] == ["stated"]
+    assert "stream_options" not in server.requests[-1].json and server.requests[-1].json["stream"] is False
+
+
+@pytest.mark.parametrize(
+    ("section", "fields", "error"),
+    [
+        (
+            "workload.sampling",
+            {"sampling": {"temperature": 0}},
+            {"message": "Unsupported value", "param": "temperature"},
+        ),
+        ("workload.sampling", {"sampling": {"seed": 1, "top_p": 1}}, {"detail": [{"loc": ["body", "seed"]}]}),
+        ("extra_body", {"extra_body": {"ignore_eos": True}}, {"message": "Unknown field: ignore_eos"}),
+    ],
+)
+async def test_a_refused_field_is_named(wire: Any, section: str, fields: dict[str, Any], error: Any) -> None:
+    name = next(iter(next(iter(fields.values()))))
+    said = json.dumps({"error": error}) if "message" in error else json.dumps(error)
+    async with wire.serve(Endpoint(wire, refuses={name: said})) as server:
+        why = await refused(target(server.url, **fields))
+    assert f"refuses the field {name} of {section}" in why and "leave it out" in why
 
 
 async def test_secrets_in_a_url_that_an_error_shows_are_taken_out(wire: Any) -> None:
@@ -301,23 +331,18 @@ async def test_a_model_that_thinks_unseen_gets_the_length_of_the_run(wire: Any) 
         assert "no text came" in await refused(target(server.url, max_tokens=50))
 
 
-async def test_a_probe_tries_the_other_dialect_too(wire: Any) -> None:
-    async with wire.serve(Endpoint(wire)) as server:
-        found = await probe(target(server.url))
-        assert found.findings[-1].effect == "--api completions can be used"
-        assert server.requests[-1].json["prompt"]
-    async with wire.serve(Endpoint(wire, routes=("/v1/completions",))) as server:
-        found = await probe(target(server.url, api=COMPLETIONS))
-        assert found.shape.api == COMPLETIONS
-        assert found.findings[-1].effect == "--api chat cannot be used"
-
-
 # --- targets
 
 
 def test_routes_are_joined_to_the_path() -> None:
     assert join("http://h/v1/", "/models") == "http://h/v1/models"
     assert join("http://h", "/models") == "http://h/models"
+    assert beside("http://h/a/v1/", "/metrics") == "http://h/a/metrics"
+    assert (
+        beside("http://h/v1?api-version=1", "/metrics")
+        == at_root("http://h/a/v1?b=1", "/metrics")
+        == "http://h/metrics"
+    )
     assert (
         join("https://h/openai?api-version=1", "/chat/completions") == "https://h/openai/chat/completions?api-version=1"
     )
@@ -326,7 +351,9 @@ def test_routes_are_joined_to_the_path() -> None:
 def arm(**differs: Any) -> ResolvedArm:
     given: dict[str, Any] = dict.fromkeys(ResolvedArm.__dataclass_fields__)
     given |= {"name": "on", "url": "http://h/v1", "model": "m", "api": CHAT, "headers": {}, "extra_body": {}}
-    return ResolvedArm(**(given | {"tls": Tls(), "proxy": "none", "stream": True} | differs))
+    return ResolvedArm(
+        **(given | {"tls": Tls(), "proxy": "none", "stream": True, "max_tokens_field": "auto"} | differs)
+    )
 
 
 def test_a_target_holds_the_key_and_never_shows_it() -> None:

@@ -54,7 +54,7 @@ def read(*blocks: bytes) -> Reply:
 )
 def test_a_frame_without_text_never_stops_the_clock(nothing: dict[str, Any]) -> None:
     reply = read(b": ping\n\n", chat(**nothing), event({"choices": []}), b"data:\n\n", chat(content="a"), chat("stop"))
-    assert reply.chunk_ns == [4]
+    assert list(reply.chunk_ns) == [4]
     assert reply.first_visible_ns == 4
     assert reply.verdict() == (Outcome.OK, None)
 
@@ -73,7 +73,7 @@ def test_a_frame_without_text_never_stops_the_clock(nothing: dict[str, Any]) -> 
 )
 def test_unseen_text_is_a_fragment_but_not_a_visible_one(delta: dict[str, Any], text: str) -> None:
     reply = read(chat(role="assistant", content=""), chat(**delta), chat(content="seen"), DONE)
-    assert reply.chunk_ns == [1, 2]
+    assert list(reply.chunk_ns) == [1, 2]
     assert reply.first_visible_ns == 2
     assert reply.text == text + "seen"
     assert reply.reasoned == (text == "hm")
@@ -90,13 +90,13 @@ def test_content_of_every_form_is_visible(delta: dict[str, Any]) -> None:
 
 def test_completions_speak_of_text() -> None:
     reply = read(event({"choices": [{"text": ""}]}), event({"choices": [{"text": "a", "finish_reason": "stop"}]}))
-    assert (reply.chunk_ns, reply.text, reply.finish_reason) == ([1], "a", "stop")
+    assert (list(reply.chunk_ns), reply.text, reply.finish_reason) == ([1], "a", "stop")
 
 
 def test_several_choices_in_one_event_are_one_fragment() -> None:
     choices = [{"index": 0, "delta": {"content": "a"}}, None, {"index": 1, "delta": {"content": "b"}}]
     reply = read(event({"choices": choices}), DONE)
-    assert (reply.chunk_ns, reply.text) == ([0], "ab")
+    assert (list(reply.chunk_ns), reply.text) == ([0], "ab")
 
 
 def test_unknown_keys_nulls_and_wrong_types_spoil_nothing() -> None:
@@ -209,7 +209,7 @@ def test_an_error_among_good_events_fails_the_reply(frame: bytes, said: str) -> 
     outcome, why = reply.verdict()
     assert outcome is Outcome.ERROR_EVENT
     assert why is not None and said in why
-    assert reply.chunk_ns == [0]  # what had come is still known
+    assert list(reply.chunk_ns) == [0]  # what had come is still known
 
 
 def test_events_that_only_look_like_errors() -> None:

@@ -17,7 +17,9 @@ from dataclasses import fields
 import pytest
 import uvloop
 
-from endpoints.http import Bounds, HttpTransport, Timeouts
+from endpoints.attempts import Attempts, Bounds, Timeouts
+from endpoints.fast import FastTransport
+from endpoints.http import HttpTransport
 from endpoints.simulator.hostile.cases import CASES
 from endpoints.simulator.hostile.expected import Case, Expected
 from endpoints.simulator.hostile.server import HostileServer, running
@@ -30,17 +32,20 @@ KEY = "sk-hostile-0123456789"
 MOST_BODY, MOST_EVENT = 24 * 2**20, 8 * 2**20
 
 
-def aiohttp_transport(url: str) -> Transport:
-    return HttpTransport(
-        url,
-        {"Authorization": f"Bearer {KEY}"},
-        timeouts=Timeouts(connect=5, first_byte=0.5, idle=0.5),
-        bounds=Bounds(body=MOST_BODY, event=MOST_EVENT),
-        keep_text=True,
-    )
+def maker(kind: type[Attempts]) -> Callable[[str], Transport]:
+    def make(url: str) -> Transport:
+        return kind(
+            url,
+            {"Authorization": f"Bearer {KEY}"},
+            timeouts=Timeouts(connect=5, first_byte=0.5, idle=0.5),
+            bounds=Bounds(body=MOST_BODY, event=MOST_EVENT),
+            keep_text=True,
+        )
+
+    return make
 
 
-TRANSPORTS: dict[str, Callable[[str], Transport]] = {"aiohttp": aiohttp_transport}
+TRANSPORTS: dict[str, Callable[[str], Transport]] = {kind.name: maker(kind) for kind in (HttpTransport, FastTransport)}
 
 by_transport = pytest.mark.parametrize("make", TRANSPORTS.values(), ids=TRANSPORTS)
 

@@ -1,4 +1,4 @@
-"""Fixtures over the real engines."""
+"""The engine that more than one file tests against."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.real.engines import Engine, llamacpp_pair
+from tests.real.engines.llamacpp import llamacpp_pair
+from tests.real.engines.servers import Engine
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,10 @@ from endpoints.transport import Call, Exchange, Progress
 from profiles.loading import Sweep, load_sweep
 from profiles.workloads import Message, Prompt
 from sweeps.clock import VirtualClock, VirtualLoop, run_virtual
-from sweeps.columns import Requests, requests_of, table_of
+from sweeps.columns import table_of
 from sweeps.load import ClosedLoop, LoadPlan, LoadResult, Sent
 from sweeps.prompts import MEASURE, Planned, PromptFeed
+from sweeps.requests import Fragments, Requests, requests_of
 
 # A busy machine must not fail a test.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -91,12 +92,13 @@ class Scripted:
 @dataclass(frozen=True)
 class Ran:
     result: LoadResult
+    sent: list[Sent]  # by index, as they were handed over
     transport: Scripted
     loop: ClosedLoop
 
     @property
     def counted(self) -> list[Sent]:
-        return [s for s in self.result.sent if s.counted]
+        return [s for s in self.sent if s.counted]
 
     @property
     def seconds(self) -> tuple[float, float]:
@@ -106,10 +108,10 @@ class Ran:
         return window.t0_ns / 1e9, window.t1_ns / 1e9
 
     def phase(self, name: str) -> list[Sent]:
-        return [s for s in self.result.sent if s.phase == name]
+        return [s for s in self.sent if s.phase == name]
 
     def outcomes(self) -> list[str]:
-        return [str(s.exchange.outcome) for s in self.result.sent]
+        return [str(s.exchange.outcome) for s in self.sent]
 
 
 def make_prompts(n: int, name: str = "p") -> list[Prompt]:
@@ -138,6 +140,7 @@ def drive(
     limits: Callable[[ClosedLoop], str | None] = lambda _loop: None,
     stop_after: float | None = None,
     early: float = 0.0,
+    remember: bool = True,
 ) -> Ran:
     """One point against the scripted endpoint. `early`: how much too soon the loop's own timers fire, s."""
     virtual = VirtualLoop()
@@ -145,10 +148,19 @@ def drive(
     virtual.call_later = lambda delay, *args: call_later(max(0.0, delay - early), *args)  # type: ignore[method-assign]
     transport = Scripted(script if callable(script) else lambda _n: script, streams=streams)
     loop: ClosedLoop
-    loop = ClosedLoop(plan, make_feed(max_tokens), transport, VirtualClock(virtual), lambda: limits(loop))
+    kept: list[tuple[Sent, bool, str]] = []
+
+    def keep(sent: Sent) -> None:
+        if remember:
+            kept.append((sent, sent.counted, sent.phase))
+
+    clock = VirtualClock(virtual)
+    loop = ClosedLoop(plan, make_feed(max_tokens), transport, clock, lambda: limits(loop), keep=keep)
     if stop_after is not None:
         virtual.call_later(stop_after, loop.stop, "asked to stop")
-    return Ran(run_virtual(loop.run(), virtual), transport, loop)
+    result = run_virtual(loop.run(), virtual)
+    assert all((s.counted, s.phase) == (counted, phase) for s, counted, phase in kept), "changed after it was kept"
+    return Ran(result, sorted((s for s, *_ in kept), key=lambda s: s.planned.index), transport, loop)
 
 
 def make_sent(
@@ -196,6 +208,13 @@ def make_requests(*sent: Sent) -> Requests:
     return requests_of(table_of(sent, 0))
 
 
+def fragments_of(r: Requests) -> list[Fragments]:
+    """All blocks of a point's fragments."""
+    blocks: list[Fragments] = []
+    r.tally(SimpleNamespace(add=blocks.append))
+    return blocks
+
+
 def make_sweep(load: dict[str, Any], *, arms: dict[str, Any] | None = None, **sections: Any) -> Sweep:
     document = {
         "arms": arms or {"a": {"url": "http://127.0.0.1:1", "model": "m"}},
@@ -217,5 +236,6 @@ def lab() -> SimpleNamespace:
         prompts=make_prompts,
         sent=make_sent,
         requests=make_requests,
+        fragments=fragments_of,
         sweep=make_sweep,
     )

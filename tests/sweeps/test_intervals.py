@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from sweeps.intervals import LEAST_BLOCKS, block_edges, order_statistic, point_intervals
+from sweeps.intervals import LEAST_BLOCKS, block_edges, order_statistic, point_intervals, resampled_quantile
 from sweeps.metrics import Span
 
 MS = 1_000_000
@@ -43,6 +43,45 @@ def test_order_statistics_hold_the_quantile_as_often_as_they_say() -> None:
         interval = order_statistic(rng.exponential(size=60), 0.9)
         held += interval["low"] <= np.log(10) <= interval["high"]  # the p90 of an exponential
     assert held / 400 >= 0.93
+
+
+def test_blocks_hold_the_quantile_of_requests_that_share_their_fate() -> None:
+    # 60 blocks of 20 requests, all of a block alike: in truth 60 values, which order statistics take for 1200.
+    rng = np.random.default_rng(3)
+    which = np.repeat(np.arange(60), 20)
+    by_blocks, by_order = [], []
+    for _ in range(120):
+        values = rng.exponential(size=60)[which] + 1e-6 * rng.random(1200)
+        low, high = resampled_quantile(values, which, 60, 0.9, rng)
+        by_blocks.append(low <= np.log(10) <= high)  # the p90 of an exponential
+        order = order_statistic(values, 0.9)
+        by_order.append(order["low"] <= np.log(10) <= order["high"])
+    assert np.mean(by_blocks) >= 0.85
+    assert np.mean(by_order) <= 0.6
+
+
+@given(st.integers(0, 2**32), st.sampled_from([300, 5000]))
+@settings(max_examples=10)
+def test_a_large_sample_taken_together_to_cells_gives_bounds_as_wide_or_a_cell_wider(seed: int, n: int) -> None:
+    values = np.random.default_rng(seed).permutation(n).astype(float)
+    which = np.arange(n) * 25 // n
+    low, high = resampled_quantile(values, which, 25, 0.9, np.random.default_rng(1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sweeps.intervals._CELLS", 10**6)
+        exact = resampled_quantile(values, which, 25, 0.9, np.random.default_rng(1))
+    cell = np.ceil(n / 2048)
+    assert exact[0] - cell <= low <= exact[0] and exact[1] <= high <= exact[1] + cell
+
+
+def test_a_p90_is_of_blocks_where_there_are_enough(lab: SimpleNamespace) -> None:
+    rng = np.random.default_rng(0)
+    sent = [lab.sent(i, (50 * i + 10 + 40 * rng.random(), 50 * i + 100), sent=50 * i) for i in range(100)]
+    r = lab.requests(*sent)
+    enough = point_intervals(r, Span(0, 5000 * MS), r.counted, 0)["ttft_ms_p90"]
+    assert (enough["method"], enough["n"]) == ("block_bootstrap", 50)
+    few = point_intervals(r, Span(0, 1900 * MS), r.counted, 0)["ttft_ms_p90"]
+    assert (few["method"], few["n"]) == ("order_statistic", 100)
+    assert enough["low"] <= few["low"] < few["high"] <= enough["high"]
 
 
 def test_fewer_than_20_blocks_are_no_interval(lab: SimpleNamespace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpoints.outcomes import Outcome
-from sweeps.load import LoadPlan
+from sweeps.load import ClosedLoop, LoadPlan, Sent
 from sweeps.prompts import FILLER, MEASURE, WARMUP
 
 S = 1_000_000_000
@@ -32,7 +33,7 @@ def plans(draw: st.DrawFn) -> LoadPlan:
 @given(plan=plans(), lengths=st.lists(st.floats(0.05, 3), min_size=1, max_size=9), tokens=st.integers(1, 5))
 def test_the_laws_of_the_closed_loop(lab: SimpleNamespace, plan: LoadPlan, lengths: list[float], tokens: int) -> None:
     ran = lab.drive(plan, lambda n: lab.Reply(lengths[n % len(lengths)], tokens))
-    sent, window = ran.result.sent, ran.result.window
+    sent, window = ran.sent, ran.result.window
     assert ran.result.cut_short is None
     assert max(level for _, level in ran.transport.levels) <= plan.concurrency
     assert len(sent) == ran.transport.calls
@@ -62,7 +63,7 @@ def test_the_laws_of_the_closed_loop(lab: SimpleNamespace, plan: LoadPlan, lengt
 def test_slots_start_as_the_first_request_gets_its_tokens(lab: SimpleNamespace) -> None:
     ran = lab.drive(LoadPlan(4, None, 8), lab.Reply(8.0, 8), max_tokens=8)
     starts: dict[int, float] = {}
-    for s in ran.result.sent:
+    for s in ran.sent:
         starts.setdefault(s.slot, s.exchange.issued_ns / S)
     assert starts == {0: 0, 1: 2, 2: 4, 3: 6}  # 1/4, 2/4, 3/4 of eight seconds
 
@@ -71,7 +72,7 @@ def test_slots_start_at_the_end_of_a_first_request_that_ends_early(lab: SimpleNa
     # 3 of the 8 tokens that were asked for: slot 1 starts at the second, slots 2 and 3 at the end.
     ran = lab.drive(LoadPlan(4, None, 8), lab.Reply(3.0, 3), max_tokens=8)
     starts: dict[int, float] = {}
-    for s in ran.result.sent:
+    for s in ran.sent:
         starts.setdefault(s.slot, s.exchange.issued_ns / S)
     assert starts == {0: 0, 1: 2, 2: 3, 3: 3}
 
@@ -105,7 +106,7 @@ def test_95_percent_of_the_slots_suffice_after_three_lengths(lab: SimpleNamespac
     assert ran.result.cut_short is None
     assert ran.result.ended_ns / S == pytest.approx(ran.seconds[1] + 12, abs=0.2)
     assert any("2 uncounted requests" in note for note in ran.result.notes)
-    assert [ran.result.sent[n].exchange.outcome for n in (5, 6)] == [Outcome.CANCELLED] * 2
+    assert [ran.sent[n].exchange.outcome for n in (5, 6)] == [Outcome.CANCELLED] * 2
     assert all(s.exchange.outcome is Outcome.OK for s in ran.counted)
 
 
@@ -165,11 +166,21 @@ def test_a_timer_that_fires_early_does_not_put_t1_off(lab: SimpleNamespace) -> N
 def test_requests_issued_at_t1_do_not_count(lab: SimpleNamespace) -> None:
     ran = lab.drive(LoadPlan(4, 3.0, None), lab.Reply(1.0), streams=False)
     t0, t1 = ran.result.window.t0_ns, ran.result.window.t1_ns
-    again = [s for s in ran.result.sent if s.exchange.issued_ns == t1]
+    again = [s for s in ran.sent if s.exchange.issued_ns == t1]
     assert again
     assert not any(s.counted or s.needed for s in again)
     assert ran.loop.counted == ran.loop.counted_ended == len(ran.counted)
     assert all(t0 <= s.exchange.issued_ns < t1 for s in ran.counted)
+
+
+def test_a_request_that_began_at_t1_and_ended_before_it_was_known_does_not_count(lab: SimpleNamespace) -> None:
+    # Two slots in lockstep. At 5 s slot 0 is first to end and sends the tenth request, which ends at once; then slot 1,
+    # which set t0, ends: t1 is 5 s.
+    ran = lab.drive(LoadPlan(2, 3.0, None), lambda n: lab.Reply(0.0 if n == 9 else 1.0, 1), streams=False)
+    assert ran.seconds == (2, 5)
+    late = ran.sent[9]
+    assert late.exchange.issued_ns == late.exchange.ended_ns == 5 * S
+    assert (late.counted, late.phase) == (False, FILLER)
 
 
 def test_filler_keeps_the_load_up_until_the_counted_ones_have_ended(lab: SimpleNamespace) -> None:
@@ -198,7 +209,7 @@ def test_after_three_lengths_only_counted_requests_run_on(lab: SimpleNamespace) 
     assert [note for note in ran.result.notes if "without load beside them" in note]
     assert ran.result.cut_short is None
     assert ran.result.ended_ns == slow.exchange.ended_ns
-    assert {s.phase for s in ran.result.sent if s.exchange.outcome is Outcome.CANCELLED} <= {FILLER}
+    assert {s.phase for s in ran.sent if s.exchange.outcome is Outcome.CANCELLED} <= {FILLER}
 
 
 def test_exact_sends_no_filler_and_says_nothing_of_load(lab: SimpleNamespace) -> None:
@@ -237,7 +248,7 @@ def test_a_hung_request_after_a_whole_window_costs_only_itself(lab: SimpleNamesp
 def test_filler_under_way_at_the_deadline_is_cancelled(lab: SimpleNamespace) -> None:
     # t0 = 1.75, t1 = 7.75; at 9.2 s all counted ones but the hung one have ended.
     ran = lab.drive(LoadPlan(4, 6.0, None, deadline_s=9.2), lambda n: lab.Reply(hangs=n == 12))
-    ended = [s for s in ran.result.sent if s.exchange.outcome is not Outcome.OK]
+    ended = [s for s in ran.sent if s.exchange.outcome is not Outcome.OK]
     assert sorted((s.phase, str(s.exchange.outcome)) for s in ended) == [(FILLER, "cancelled")] * 3 + [
         (MEASURE, "deadline")
     ]
@@ -261,11 +272,11 @@ def test_a_point_that_never_succeeds_is_given_up(lab: SimpleNamespace, concurren
 def test_a_slot_that_fails_at_once_pauses_longer_and_longer(lab: SimpleNamespace) -> None:
     # One success, so that 20 failures do not end the point. They come 50, 100, 200, 400, 800, 1000, 1000 ms apart.
     ran = lab.drive(LoadPlan(1, 40.0, None), lambda n: lab.Reply(1.0) if n == 0 else lab.Reply(0.0, 0, Outcome.RESET))
-    failed = [s.exchange.issued_ns for s in ran.result.sent[1:]]
+    failed = [s.exchange.issued_ns for s in ran.sent[1:]]
     gaps = [round((b - a) / 1e6) for a, b in pairwise(failed)]
     assert gaps[:7] == [50, 100, 200, 400, 800, 1000, 1000]
     assert ran.result.cut_short is None
-    assert all(s.due_ns == s.exchange.issued_ns for s in ran.result.sent)  # the pause is no lag of ours
+    assert all(s.due_ns == s.exchange.issued_ns for s in ran.sent)  # the pause is no lag of ours
 
 
 def test_failures_count_as_ended_warmup_and_stay_in_the_result(lab: SimpleNamespace) -> None:
@@ -284,10 +295,10 @@ def test_stop_ends_a_point_at_once(lab: SimpleNamespace) -> None:
 
 def test_limits_used_up_cut_an_unfinished_point_short(lab: SimpleNamespace) -> None:
     ran = lab.drive(
-        LoadPlan(4, 60.0, None), lab.Reply(1.0), limits=lambda loop: "used up" if len(loop.sent) >= 30 else None
+        LoadPlan(4, 60.0, None), lab.Reply(1.0), limits=lambda loop: "used up" if loop.issued >= 30 else None
     )
     assert ran.result.cut_short == "used up"
-    assert len(ran.result.sent) == 30
+    assert len(ran.sent) == 30
 
 
 def test_limits_used_up_by_filler_do_not_spoil_a_whole_window(lab: SimpleNamespace) -> None:
@@ -300,6 +311,23 @@ def test_limits_used_up_by_filler_do_not_spoil_a_whole_window(lab: SimpleNamespa
     assert not [s for s in ran.phase(FILLER) if s.exchange.issued_ns > ran.result.window.t1_ns]
     assert "used up: no more filler was sent" in ran.result.notes
     assert all(s.exchange.outcome is Outcome.OK for s in ran.counted)
+
+
+def test_requests_that_have_ended_are_not_remembered(lab: SimpleNamespace) -> None:
+    # 4 slots, 2000 requests: alive are at most those under way, and those of one median length of which t1 must tell.
+    alive: list[int] = []
+
+    def look(loop: ClosedLoop) -> str | None:
+        if loop.issued % 250 == 0:
+            alive.append(sum(isinstance(thing, Sent) for thing in gc.get_objects()) - before)
+        return None
+
+    gc.collect()
+    before = sum(isinstance(thing, Sent) for thing in gc.get_objects())
+    ran = lab.drive(LoadPlan(4, 500.0, None), lab.Reply(1.0), limits=look, remember=False)
+    assert ran.loop.issued > 2000
+    assert len(alive) >= 8
+    assert max(alive) <= 12
 
 
 def test_an_internal_error_ends_the_point_with_a_traceback(lab: SimpleNamespace) -> None:

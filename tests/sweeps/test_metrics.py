@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpoints.outcomes import Outcome
-from sweeps.columns import read_parquet, requests_of, table_of, write_parquet
+from sweeps.columns import read_parquet, table_of, write_parquet
 from sweeps.load import LoadPlan, Sent, Window
 from sweeps.metrics import (
     Span,
-    arrived,
     counts_of,
     e2e_ms,
     in_flight,
@@ -27,12 +26,13 @@ from sweeps.metrics import (
     summary_of,
     system_tps,
     token_source,
-    tokens_per_fragment,
+    tokens_in_bins,
     tpot_ms,
     ttft_ms,
     ttft_visible_ms,
 )
 from sweeps.point import PointFacts, point_json
+from sweeps.requests import read_requests, requests_of
 from sweeps.series import series_of
 from sweeps.verdicts import Earlier
 
@@ -106,7 +106,7 @@ def test_the_window_is_open_at_t0_and_closed_at_t1(lab: SimpleNamespace) -> None
     assert system_tps(r, Span(1000 * MS, 2000 * MS)) == 3
     # Next to one another, windows share nothing and lose nothing.
     spans = [Span(0, 1000 * MS), Span(1000 * MS, 2000 * MS), Span(2000 * MS, 3000 * MS)]
-    assert sum(arrived(r, s)[1].sum() for s in spans) == 5
+    assert sum(tokens_in_bins(r, s, 1).sum() for s in spans) == 5
 
 
 def test_all_phases_give_tokens_and_only_successes(lab: SimpleNamespace) -> None:
@@ -133,9 +133,9 @@ def test_a_requests_tokens_are_spread_evenly_where_they_are_not_told(lab: Simple
 def test_told_tokens_are_scaled_to_the_usage(lab: SimpleNamespace) -> None:
     # Usage counts an end-of-text token that no fragment holds: 9 for the 8 told.
     r = lab.requests(lab.sent(chunks=(1, 2, 3), output=9, tokens=(4, 2, 2)))
-    assert tokens_per_fragment(r).tolist() == [4.5, 2.25, 2.25]
+    assert lab.fragments(r)[0].tokens.tolist() == [4.5, 2.25, 2.25]
     r = lab.requests(lab.sent(chunks=(1, 2), output=4, tokens=(0, 0)))
-    assert tokens_per_fragment(r).tolist() == [2, 2]
+    assert lab.fragments(r)[0].tokens.tolist() == [2, 2]
 
 
 def test_hidden_reasoning_is_no_part_of_the_pace(lab: SimpleNamespace) -> None:
@@ -286,7 +286,9 @@ def test_laws(lab: SimpleNamespace, rows: list[dict[str, Any]]) -> None:
     assert counts["issued"] == sum(counts[k] for k in ("completed", "failed", "cancelled", "rate_limited"))
     assert counts["issued"] == sum(counts["by_outcome"].values())
     # A request's fragments hold its tokens, however they are told.
-    sums = np.bincount(r.owner(), tokens_per_fragment(r), minlength=len(r))
+    sums = np.zeros(len(r))
+    for f in lab.fragments(r):
+        sums[f.rows] = np.bincount(f.owner, f.tokens, minlength=len(f.rows))
     has = r.ints("chunks") > 0
     assert np.allclose(sums[has], np.maximum(r.ints("output_tokens")[has], 0))
     span = Span(500 * MS, 3700 * MS)
@@ -316,6 +318,7 @@ def test_a_stored_point_gives_the_same_numbers_again(
     assert again.equals(table)
     asked = facts(window=Window(500 * MS, 3700 * MS, 0))
     assert point_json(requests_of(again), asked) == point_json(requests_of(table), asked)
+    assert point_json(read_requests(path), asked) == point_json(requests_of(table), asked)
 
 
 def test_times_are_stored_from_the_origin(lab: SimpleNamespace, tmp_path: Path) -> None:

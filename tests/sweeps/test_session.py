@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from endpoints.attempts import ReusePolicy
 from endpoints.dialects import RequestShape
-from endpoints.http import ReusePolicy
 from endpoints.outcomes import Outcome
 from endpoints.transport import Call, Exchange, Progress
 from profiles.errors import ProfileError

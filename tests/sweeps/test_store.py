@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sweeps.columns import read_parquet, table_of
+from sweeps.columns import read_parquet, table_of, write_parquet
 from sweeps.events import PointKey
 from sweeps.files import write_atomically, write_json, write_text
 from sweeps.series import series_of
@@ -20,10 +20,10 @@ KEY = PointKey("On!", 64, 2)
 
 
 def write(lab: SimpleNamespace, store: RunStore, key: PointKey, status: str = "finished") -> Path:
-    table = table_of([lab.sent()], 0)
     slug = store.manifest["arms"][key.arm]["slug"]
     r = lab.requests(lab.sent())
-    folder = store.write_point(slug, key, table, series_of(r, None, r.counted), {"status": status, "n": 1})
+    write_parquet(table_of([lab.sent()], 0), store.begin_point(slug, key))
+    folder = store.write_point(slug, key, series_of(r, None, r.counted), {"status": status, "n": 1})
     if status == "finished":
         store.note("point_finished", key)
     return folder
@@ -111,12 +111,22 @@ def test_points_without_their_files_are_not_finished(lab: SimpleNamespace, tmp_p
     store.close()
 
 
+def test_what_a_kill_left_of_a_point_is_removed(lab: SimpleNamespace, tmp_path: Path) -> None:
+    store = RunStore.create(tmp_path / "run", MANIFEST, "")
+    left = store.begin_point("off", PointKey("off", 1, 1))
+    left.write_bytes(b"half a row group")
+    assert [p.name for p in left.parent.iterdir()] == ["requests.parquet.tmp"]
+    assert store.finished() == set()
+    assert store.begin_point("off", PointKey("off", 1, 1)) == left
+    assert not left.exists()
+    store.close()
+
+
 def test_a_point_on_disk_without_its_journal_line_is_measured_again(lab: SimpleNamespace, tmp_path: Path) -> None:
     store = RunStore.create(tmp_path / "run", MANIFEST, "")
     r = lab.requests(lab.sent())
-    store.write_point(
-        "off", PointKey("off", 1, 1), table_of([], 0), series_of(r, None, r.counted), {"status": "finished"}
-    )
+    write_parquet(table_of([], 0), store.begin_point("off", PointKey("off", 1, 1)))
+    store.write_point("off", PointKey("off", 1, 1), series_of(r, None, r.counted), {"status": "finished"})
     assert store.finished() == set()
     store.close()
 

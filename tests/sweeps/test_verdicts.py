@@ -13,6 +13,7 @@ from endpoints.simulator.engine import EngineConfig
 from profiles.loading import load_sweep
 from sweeps.load import Sent
 from sweeps.metrics import counts_of, point_metrics
+from sweeps.tallies import Bursts
 from sweeps.verdicts import Context, Earlier, backends_of, judge
 from sweeps.virtual import virtual_sweep
 
@@ -21,9 +22,20 @@ Make = Any
 
 def verdicts(lab: SimpleNamespace, sent: Sequence[Sent], **changes: Any) -> dict[str, str]:
     """Severity by code."""
+    found = judged(lab, sent, **changes)
+    assert all(all(v[k] for k in ("evidence", "threshold", "remedy")) for v in found)
+    severities = [v["severity"] for v in found]
+    assert severities == sorted(severities, key=["invalid", "warn"].index)
+    return {v["code"]: v["severity"] for v in found}
+
+
+def judged(lab: SimpleNamespace, sent: Sequence[Sent], **changes: Any) -> list[dict[str, Any]]:
     r = lab.requests(*sent)
+    bursts = Bursts(r)
+    r.tally(bursts)
     base: dict[str, Any] = {
         "requests": r,
+        "bursts": bursts.bursts,
         "keep": r.counted,
         "span": None,
         "metrics": point_metrics(r, None, r.counted),
@@ -39,11 +51,7 @@ def verdicts(lab: SimpleNamespace, sent: Sequence[Sent], **changes: Any) -> dict
         "cut_short": None,
         "earlier": Earlier(),
     }
-    found = judge(Context(**base | changes))
-    assert all(all(v[k] for k in ("evidence", "threshold", "remedy")) for v in found)
-    severities = [v["severity"] for v in found]
-    assert severities == sorted(severities, key=["invalid", "warn"].index)
-    return {v["code"]: v["severity"] for v in found}
+    return judge(Context(**base | changes))
 
 
 def good(lab: SimpleNamespace, n: int = 40, **fields: Any) -> list[Sent]:
@@ -98,6 +106,36 @@ def test_client_bound(lab: SimpleNamespace, lag: float, severity: str | None, wh
     assert verdicts(lab, good(lab), client={which: lag}).get("client_bound") == severity
 
 
+def test_client_bound_looks_at_the_gaps_between_fragments_as_well(lab: SimpleNamespace) -> None:
+    # A ttft of 2 s allows 20 ms; a gap of 8 ms between fragments allows 2.
+    slow = [lab.sent(i, [75 * i + 2000 + 8 * k for k in range(4)], sent=75 * i) for i in range(40)]
+    assert "client_bound" not in verdicts(lab, slow, client={"loop_lag_ms_p99": 2.0})
+    assert verdicts(lab, slow, client={"loop_lag_ms_p99": 2.1})["client_bound"] == "warn"
+    assert "client_bound" not in verdicts(lab, slow, client={"client_lag_ms_p99": 2.1})
+
+
+def test_client_bound_goes_by_whole_replies_where_none_is_streamed(lab: SimpleNamespace) -> None:
+    whole = [lab.sent(i, (75 * i + 300,), sent=75 * i, streamed=False) for i in range(40)]
+    late = {"client": {"client_lag_ms_p99": 31.0}, "streamed": False}
+    assert verdicts(lab, whole, **late)["client_bound"] == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("shares", "cause", "remedy"),
+    [
+        ({"cpu_wait_fraction": 0.78, "cpu_fraction": 0.18}, "waited for a core 78%", "other programs"),
+        ({"cpu_wait_fraction": 0.05, "cpu_fraction": 0.97}, "used 97% of a core", "--workers"),
+        ({"cpu_wait_fraction": None, "cpu_fraction": 0.2}, "", "--concurrency"),
+    ],
+)
+def test_client_bound_says_why(lab: SimpleNamespace, shares: dict[str, Any], cause: str, remedy: str) -> None:
+    found = judged(lab, good(lab), client={"loop_lag_ms_p99": 50.0, **shares})
+    (verdict,) = (v for v in found if v["code"] == "client_bound")
+    assert "loop_lag p99 50.0 ms beside a ttft p50 of 100.0 ms" in verdict["evidence"]
+    assert cause in verdict["evidence"]
+    assert remedy in verdict["remedy"]
+
+
 def test_client_bound_has_a_floor(lab: SimpleNamespace) -> None:
     quick = [lab.sent(i, (75 * i + 10, 75 * i + 200, 75 * i + 300), sent=75 * i) for i in range(40)]
     # A ttft of 10 ms: still 1 ms and 5 ms.
@@ -136,6 +174,28 @@ def test_buffered(lab: SimpleNamespace, per_burst: int, bursts: int, drafts: int
 def test_replies_in_one_piece_are_buffered(lab: SimpleNamespace, whole: int, severity: str | None) -> None:
     pieces = [lab.sent(100 + i, (75 * i + 300,), sent=75 * i, output=3, text_bytes=12) for i in range(whole)]
     assert verdicts(lab, [*good(lab), *pieces][whole:]).get("buffered") == severity
+
+
+@pytest.mark.parametrize(
+    ("gap_us", "wait_ms", "fragments", "drafts", "severity"),
+    [
+        (50, 1000, 96, None, "invalid"),  # 96 tokens in 5 ms after a second: held back, then sent on one by one
+        (50, 1000, 96, 8, "invalid"),
+        (50, 1000, 9, 8, None),  # one step's tokens
+        (200, 1000, 96, None, None),  # a fast server and a long prompt
+        (50, 20, 96, None, None),  # a very fast server
+    ],
+)
+def test_replies_held_back_and_sent_on_evenly_are_buffered(
+    lab: SimpleNamespace, gap_us: int, wait_ms: int, fragments: int, drafts: int | None, severity: str | None
+) -> None:
+    def reply(i: int) -> Sent:
+        begin = i * wait_ms / 4
+        arrivals = [begin + wait_ms + k * gap_us / 1000 for k in range(fragments)]
+        return lab.sent(i, arrivals, sent=begin, requested=fragments)
+
+    found = verdicts(lab, [reply(i) for i in range(40)], draft_tokens=drafts)
+    assert found.get("buffered") == severity
 
 
 @pytest.mark.parametrize(("cached", "severity"), [(50, None), (100, "warn"), (300, "invalid")])

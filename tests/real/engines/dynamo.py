@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.real.engines.environments import CACHE, environment, model
+from tests.real.engines.environments import environment, model
 from tests.real.engines.servers import Engine, Server, free_port
 
 MODEL, DRAFT_TOKENS = "m", 3
@@ -19,7 +19,7 @@ TOKENS_PER_STEP = 2.472
 def dynamo(options: list[str]) -> Iterator[Engine]:
     """One frontend and one mocker; `options` are the mocker's."""
     python = environment("dynamo", ["ai-dynamo==1.4.2"])
-    folder = model(python, "tiny_hf.py", CACHE / "circles-tokenizer")
+    folder = model(python, "tiny_hf.py", "tokenizer")
     port, metrics = free_port(), free_port()
     planes = ["--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq"]
     with tempfile.TemporaryDirectory() as registry:  # where the two find each other
@@ -34,5 +34,8 @@ def dynamo(options: list[str]) -> Iterator[Engine]:
         mocker += ["--max-num-seqs", "16", "--max-model-len", "2048", *options]
         # Without a port of its own the mocker's model card is not shared, and the frontend looks for it on a hub.
         own = {"DYN_SYSTEM_HOST": "127.0.0.1", "DYN_SYSTEM_PORT": str(metrics)}
-        with Server("dynamo-front", front, port, env) as server, Server("dynamo-mocker", mocker, metrics, env | own):
-            yield server.ready("/v1/models", holds=f'"{MODEL}"'.encode())
+        with (
+            Server("dynamo-front", front, port, env) as server,
+            Server("dynamo-mocker", mocker, metrics, env | own) as engine,
+        ):
+            yield server.ready("/v1/models", holds=f'"{MODEL}"'.encode(), needs=(engine,))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.real.engines.pythons import version_of
 
-SCRIPTS = Path(__file__).parent
+MODELS = Path(__file__).parents[1] / "models"
 CACHE = Path(__file__).parents[3] / ".cache" / "real"
 
 
@@ -42,11 +43,14 @@ def run(command: list[str | Path], otherwise: str, env: dict[str, str] | None = 
         raise AssertionError(f"{otherwise}: {' '.join(map(str, command))} ended with {done.returncode}:\n{said}")
 
 
-def model(python: Path, script: str, out: Path, *options: object) -> Path:
-    """Have an engine's environment write a model, unless it is there already."""
+def model(python: Path, script: str, name: str, *options: object) -> Path:
+    """A model that an engine's environment writes with one of the scripts in models, unless it is there already."""
+    words = [str(word) for word in options]
+    written_by = b"".join((MODELS / source).read_bytes() for source in (script, "tiny_words.py"))
+    digest = hashlib.blake2b(written_by + " ".join(words).encode(), digest_size=4).hexdigest()
+    out = CACHE / f"{digest}-{name}"
     if not out.exists():
-        part = out.with_name(f"{out.name}.part")
-        words = [str(word) for word in options]
-        run([python, SCRIPTS.parent / "models" / script, part, *words], f"the model {out.name} cannot be written")
+        part = CACHE / f"part-{name}"
+        run([python, MODELS / script, part, *words], f"the model {name} cannot be written")
         part.rename(out)
     return out

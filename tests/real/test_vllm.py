@@ -1,0 +1,104 @@
+"""vLLM on the CPU, without speculation, with n-grams and with a drafting model: several tokens an event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.real.engines.servers import Engine
+from tests.real.engines.vllm import DRAFT_TOKENS, MODEL, vllm
+from tests.real.sweeping import assert_sound, faults, points, rows, sweep
+
+pytestmark = pytest.mark.timeout(1800)
+LEVELS, REQUESTS, TOKENS = [1, 4], 40, 64
+SPECULATING = ("ngram-ids", "ngram-usage", "ngram-total", "draft-ids")
+SPEC = """\
+name: vllm
+endpoint: {{model: {model}}}
+arms:
+  off:
+    url: "{off}"
+    extra_body: {{return_token_ids: true}}
+  ngram-ids:
+    url: "{ngram}"
+    extra_body: {{return_token_ids: true}}
+    speculation: {{method: ngram, draft_tokens: {draft_tokens}}}
+  ngram-usage:
+    url: "{ngram}"
+    extra_body: {{stream_options: {{include_usage: true, continuous_usage_stats: true}}}}
+    speculation: {{method: ngram, draft_tokens: {draft_tokens}}}
+  ngram-total:
+    url: "{ngram}"
+    speculation: {{method: ngram, draft_tokens: {draft_tokens}}}
+  draft-ids:
+    url: "{draft}"
+    extra_body: {{return_token_ids: true}}
+    speculation: {{method: draft, draft_tokens: {draft_tokens}}}
+# This build draws tokens that have no probability when it speculates at a temperature, and then nothing is accepted.
+workload: {{use: chat-short, max_tokens: {tokens}, sampling: {{temperature: 0}}}}
+load: {{concurrency: {levels}, requests: {requests}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, Engine]]:
+    with vllm() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def swept(servers: dict[str, Engine], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    urls = {arm: engine.url for arm, engine in servers.items()}
+    numbers = {"draft_tokens": DRAFT_TOKENS, "tokens": TOKENS, "levels": LEVELS, "requests": REQUESTS}
+    return sweep(tmp_path_factory.mktemp("vllm"), SPEC.format(model=MODEL, **urls, **numbers))
+
+
+def test_every_point_is_valid_and_no_request_failed(swept: Path) -> None:
+    assert len(points(swept)) == (1 + len(SPECULATING)) * len(LEVELS)
+    for point in points(swept):
+        assert_sound(point, REQUESTS)
+        assert "buffered" not in faults(point), (point["arm"], point["verdicts"])
+
+
+def test_tokens_are_as_asked_and_the_servers_own(swept: Path) -> None:
+    for point in points(swept):
+        assert point["token_source"] == "usage"
+        assert point["output_tokens"] == {"mean": TOKENS, "total": TOKENS * REQUESTS}
+        assert point["finish_reasons"] == {"length": REQUESTS}
+
+
+def test_one_token_an_event_without_speculation(swept: Path) -> None:
+    for point in points(swept, "off"):
+        assert point["tokens_per_chunk"]["p50"] == 1
+        assert point["tokens_per_chunk"]["mean"] == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("arm", SPECULATING)
+def test_several_tokens_an_event_with_it(swept: Path, arm: str) -> None:
+    for point in points(swept, arm):
+        per_chunk = point["tokens_per_chunk"]
+        assert 1.5 < per_chunk["mean"] <= DRAFT_TOKENS + 1
+        # With only a total, how they are spread cannot be known.
+        assert (per_chunk["max"] is None) == (arm == "ngram-total")
+
+
+@pytest.mark.parametrize("arm", ["off", "ngram-ids", "ngram-usage", "draft-ids"])
+def test_each_events_tokens_sum_to_the_total(swept: Path, arm: str) -> None:
+    for row in [row for row in rows(swept, arm) if row["outcome"] == "ok"]:
+        assert sum(row["chunk_tokens"]) == row["output_tokens"] == TOKENS
+        assert row["chunks"] == len(row["chunk_tokens"])
+        assert row["output_tokens_after_first_chunk"] == TOKENS - row["chunk_tokens"][0]
+
+
+def test_the_two_ways_of_telling_agree(swept: Path) -> None:
+    ids, usage = (points(swept, arm)[0]["tokens_per_chunk"] for arm in ("ngram-ids", "ngram-usage"))
+    assert ids["mean"] == pytest.approx(usage["mean"], rel=0.02)
+
+
+@pytest.mark.parametrize("arm", ["ngram", "draft"])
+def test_the_server_did_speculate(swept: Path, servers: dict[str, Engine], arm: str) -> None:
+    drafts = servers[arm].metric("vllm:spec_decode_num_drafts_total")
+    accepted = servers[arm].metric("vllm:spec_decode_num_accepted_tokens_total")
+    assert 1.5 < 1 + accepted / drafts <= DRAFT_TOKENS + 1
