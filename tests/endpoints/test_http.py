@@ -675,7 +675,7 @@ async def test_a_time_out_never_swallows_a_cancellation(wire: Any, transport: Ma
     async with wire.serve(answer) as server:
         client = transport(server.url, timeouts=Timeouts(first_byte=0.2))
         task = asyncio.create_task(ask(client))
-        while not any(watched.expired for watched in client._watched):
+        while not any(watched.expired for watched in client._watched):  # noqa: ASYNC110
             await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -21,5 +21,5 @@ def test_a_number_or_auto() -> None:
 
 @pytest.mark.parametrize("value", [0, 257, -1, 1.5, True, "many", [2]])
 def test_anything_else_is_refused(value: object) -> None:
-    with pytest.raises(ProfileError, match="--workers.*a whole number from 1 to 256"):
+    with pytest.raises(ProfileError, match=r"--workers.*a whole number from 1 to 256"):
         workers_of(value)
