@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -23,6 +24,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self.descriptor = transport.get_extra_info("socket").fileno()
 
     def data_received(self, data: bytes) -> None:
         self.at = time.monotonic_ns()
@@ -60,7 +62,7 @@ class FloorTransport:
         exchange.chunk_ns = connection.stamps = []
         connection.done = asyncio.get_running_loop().create_future()
         exchange.sent_ns = time.monotonic_ns()
-        connection.transport.write(self._head + b"%d\r\n\r\n%s" % (len(call.body), call.body))
+        os.write(connection.descriptor, self._head + b"%d\r\n\r\n%s" % (len(call.body), call.body))
         await connection.done
         exchange.ended_ns, exchange.outcome = time.monotonic_ns(), Outcome.OK
 

@@ -8,9 +8,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-from benchmarks.rig import ROOT, Truth, family_memory_mb, pin, pinned, run_client
+from benchmarks.rig import CLIENT_CORE, ROOT, Truth, family_memory_mb, pin, pinned, run_client
 
 KINDS = ("floor", "httptools", "aiohttp")
 LEVELS = (64, 256, 1024, 2048)
@@ -74,20 +75,22 @@ def exactness(server: Truth, runs: int) -> None:
 
 def memory(server: Truth, runs: int) -> None:
     """The whole program at 1,024 streams, its workers included."""
-    peaks = []
-    url = server.url
-    for _ in range(min(runs, 3)):
+    load, after = [], []
+    for _ in range(runs):
         with tempfile.TemporaryDirectory() as folder:
             options = ["--concurrency=1024", "--requests=1024", f"--max-tokens={TOKENS}", f"--out={folder}/run"]
-            command = [sys.executable, "-m", "endsweep", "run", url, *options]
+            command = [sys.executable, "-m", "endsweep", "run", server.url, *options]
             child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            pin(child.pid, 0)
-            peak = 0.0
+            pin(child.pid, CLIENT_CORE)
+            peaks = {False: 0.0, True: 0.0}
             while child.poll() is None:
-                peak = max(peak, family_memory_mb(child.pid))
+                measured = any(Path(folder).glob("run/points/*/*/point.json"))
+                peaks[measured] = max(peaks[measured], family_memory_mb(child.pid))
                 time.sleep(0.25)
-            peaks.append(peak)
-    print(f"\nPeak memory of a whole run at 1,024 streams (PSS, all processes): {plain(peaks)} MB")
+            load.append(peaks[False])
+            after.append(peaks[True])
+    print("\nPeak memory of a whole run at 1,024 streams (PSS, all processes), MB:")
+    print(f"  until the point is stored {plain(load)}, and as the report is written {plain(after)}")
 
 
 def startup(server: Truth, runs: int) -> None:

@@ -6,6 +6,7 @@ One asyncio protocol a connection, llhttp (what uvicorn and Node.js parse with) 
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -17,26 +18,28 @@ from yarl import URL
 from endpoints import attempts
 from endpoints.attempts import REFUSAL_BYTES, REFUSAL_S, Attempts, Bounds, Timeouts, Watched, progress_of, refusal
 from endpoints.dialling import Dialler
-from endpoints.incoming import Incoming
+from endpoints.incoming import Incoming, Unreadable
 from endpoints.outcomes import Outcome, of_dialling, of_exception, of_status
 from endpoints.ratelimit import pause_of
-from endpoints.reply import Reply
+from endpoints.reply import EventTooLarge, Reply
 from endpoints.transport import Call, Exchange, Progress
 
 _KEPT_NS = 300 * 10**9  # an idle connection is not trusted for longer
+_OURS = ("connection", "content-length", "transfer-encoding")  # headers that say how a message travels
 _MOST_EARLY = 64 * 1024  # bytes that a server may send before it is asked
 
 
 class _Wire(asyncio.Protocol):
     """One connection. Bytes go to the flight that it carries; bytes that nobody asked for end it."""
 
-    __slots__ = ("early", "flight", "idle_ns", "lost", "now_ns", "pool", "transport", "used", "why")
+    __slots__ = ("descriptor", "early", "flight", "idle_ns", "lost", "now_ns", "pool", "transport", "used", "why")
 
     transport: asyncio.Transport
 
     def __init__(self, pool: dict[_Wire, None], now_ns: Callable[[], int]) -> None:
         self.pool = pool
         self.now_ns = now_ns
+        self.descriptor: int | None = None  # of a socket whose bytes are sent as they are
         self.flight: _Flight | None = None
         self.used = False  # a request has gone out
         self.early = b""  # what came before the first one
@@ -46,6 +49,8 @@ class _Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        if transport.get_extra_info("sslcontext") is None:
+            self.descriptor = transport.get_extra_info("socket").fileno()
 
     def data_received(self, data: bytes) -> None:
         at = self.now_ns()
@@ -66,13 +71,23 @@ class _Wire(asyncio.Protocol):
         """Send a request, and hand what comes to its flight."""
         self.used, self.flight, flight.wire = True, flight, self
         flight.launched(self.now_ns())
-        if not self.lost:
-            self.transport.write(request)
+        if not self.transport.is_closing():
+            self.write(request)
         if self.early:
-            early, self.early = self.early, b""
+            early, self.early, flight.keep = self.early, b"", False
             flight.take(early, self.now_ns())
         if self.lost:
             flight.broke(self.why)
+
+    def write(self, request: bytes) -> None:
+        """To the kernel now. uvloop's own write waits until every callback of its turn has run, behind the stamp."""
+        if self.descriptor is not None and not self.transport.get_write_buffer_size():
+            try:
+                request = request[os.write(self.descriptor, request) :]
+            except OSError:
+                pass  # the transport will meet it too, and end the connection
+        if request:
+            self.transport.write(request)
 
     def drop(self) -> None:
         self.pool.pop(self, None)
@@ -86,7 +101,6 @@ class _Flight(Watched):
         "_exchange",
         "_idle_ns",
         "_incoming",
-        "_keep",
         "_most_body",
         "_now",
         "_on_progress",
@@ -96,6 +110,7 @@ class _Flight(Watched):
         "_timer",
         "fault",
         "heard",
+        "keep",
         "landed",
         "wire",
     )
@@ -113,7 +128,7 @@ class _Flight(Watched):
         super().__init__(timeouts.first_byte, now_ns())
         self._exchange, self._reply, self._on_progress, self._now = exchange, reply, on_progress, now_ns
         self._most_body, self._idle_ns = bounds.body, int(timeouts.idle * 1e9)
-        self._keep = keep  # the connection, for another
+        self.keep = keep  # the connection, for another request
         self._incoming = Incoming()
         self._refused: bytearray | None = None  # what a refusal says
         self._size = 0
@@ -142,7 +157,7 @@ class _Flight(Watched):
                 elif not reply.done:
                     self._size += len(block)
                     if self._size > self._most_body:
-                        raise ValueError(f"the body is larger than {self._most_body:,} bytes")
+                        raise EventTooLarge(f"the body is larger than {self._most_body:,} bytes")
                     self.since_ns = at
                     fragments = reply.feed(block, at)
                     if fragments and self._on_progress is not None:
@@ -152,15 +167,15 @@ class _Flight(Watched):
             if incoming.whole:
                 self._whole(at, keep=incoming.reusable)
             elif incoming.error is not None:
-                self._spoilt(Outcome.BAD_STREAM, incoming.error, at)
+                self._spoilt(Outcome.IDLE_TIMEOUT if incoming.stalled else Outcome.BAD_STREAM, incoming.error, at)
             elif self._timer is None:
                 if reply.done:
                     self._end_within(attempts.AFTER_DONE_S)
             elif self._refused is not None and len(self._refused) >= REFUSAL_BYTES:
                 self._whole(at)
-        except ValueError as exc:  # an event too large, or a coding that is none
+        except (EventTooLarge, Unreadable) as exc:
             self._spoilt(Outcome.BAD_STREAM, str(exc), at)
-        except Exception as exc:
+        except Exception as exc:  # of ours: `FastTransport.send` raises it
             self.fault = exc
             self._land(at)
 
@@ -235,7 +250,7 @@ class _Flight(Watched):
         wire, self.wire = self.wire, None
         if wire is not None:
             wire.flight = None
-            if keep and self._keep:
+            if keep and self.keep:
                 wire.idle_ns = at
                 wire.pool[wire] = None
             else:
@@ -258,7 +273,7 @@ class FastTransport(Attempts):
         tls = (self._tls or ssl.create_default_context()) if at.scheme == "https" else None
         self._dialler = Dialler(at.raw_host or at.host, at.port, tls, self._timeouts.connect)
         self._kept: dict[_Wire, None] = {}  # idle connections, the last used last
-        self._kept_head, self._fresh_head = (_head(at, self._headers | more) for more in ({}, {"Connection": "close"}))
+        self._heads = {close: _head(at, self._headers, close=close) for close in (False, True)}
 
     async def _attempt(
         self, call: Call, exchange: Exchange, reply: Reply, on_progress: Progress | None, *, fresh: bool
@@ -275,8 +290,7 @@ class FastTransport(Attempts):
         flight = _Flight(exchange, reply, on_progress, self._bounds, self._timeouts, not fresh, self._now)
         self._watched.add(flight)
         try:
-            head = self._fresh_head if fresh else self._kept_head
-            wire.carry(flight, b"%s%d\r\n\r\n%s" % (head, len(call.body), call.body))
+            wire.carry(flight, b"%s%d\r\n\r\n%s" % (self._heads[fresh], len(call.body), call.body))
             await flight.landed
         finally:
             self._watched.discard(flight)
@@ -301,14 +315,18 @@ class FastTransport(Attempts):
         for wire in list(self._kept):
             wire.drop()
         for flight in list(self._watched):
-            flight.give_up()
+            assert isinstance(flight, _Flight)
+            flight.broke(ConnectionAbortedError("the transport was closed"))
 
 
-def _head(url: URL, headers: Mapping[str, str]) -> bytes:
+def _head(url: URL, headers: Mapping[str, str], *, close: bool) -> bytes:
     """A request's head up to the length of its body. Raises ValueError."""
-    host = url.host_port_subcomponent or ""
-    lines = {"Host": host} | dict(headers)
-    if any(set(f"{name}{value}") & {"\r", "\n", "\0"} for name, value in lines.items()):
+    lines = {name: value for name, value in headers.items() if name.lower() not in _OURS}
+    if not any(name.lower() == "host" for name in lines):
+        lines = {"Host": url.host_port_subcomponent or ""} | lines
+    if close:
+        lines["Connection"] = "close"
+    if any({*name, *value} & {"\r", "\n", "\0"} for name, value in lines.items()):
         raise ValueError("a header cannot hold a line end or a NUL")
     said = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     return f"POST {url.raw_path_qs} HTTP/1.1\r\n{said}Content-Length: ".encode()

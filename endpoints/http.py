@@ -17,7 +17,7 @@ from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
 from endpoints import attempts, dialling
-from endpoints.attempts import REFUSAL_BYTES, Attempts, Bounds, ReusePolicy, Timeouts, Watched, progress_of, refusal
+from endpoints.attempts import REFUSAL_BYTES, Attempts, Watched, progress_of, refusal
 from endpoints.outcomes import Outcome, of_exception, of_status
 from endpoints.ratelimit import pause_of
 from endpoints.reply import EventTooLarge, Reply
@@ -288,6 +288,3 @@ async def read_some(content: aiohttp.StreamReader, most: int) -> bytes:
     while len(raw) < most and (block := await content.read(most - len(raw))):
         raw += block
     return bytes(raw)
-
-
-__all__ = ["Bounds", "HttpTransport", "ReusePolicy", "Timeouts", "read_some"]

@@ -9,17 +9,22 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 _MOST_HEAD = 64 * 1024  # bytes of one head
 _MOST_HEADERS = 256
-_MOST_VAIN = 256 * 2**20  # bytes on end that are no body: extensions of a chunk, trailers
+_MOST_VAIN = 16 * 2**20  # bytes on end that are no body: extensions of a chunk, trailers
 _PIECE = 2**20  # bytes that are unpacked at once
 _CODINGS = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # zlib's wbits
 _RAW = -15
+
+
+class Unreadable(ValueError):
+    """A body whose content coding cannot be undone."""
 
 
 class Incoming:
     """Feed what arrives; read `status` and `headers` (names in lower case) once they are there.
 
     Interim replies (1xx) are passed over, but for 101. `whole`: the reply has ended as HTTP says, and `reusable`: so
-    that its connection can serve again. `error`: why it cannot be read any further.
+    that its connection can serve again. `error`: why it is not read any further, and `stalled`: that this is because
+    bytes go on coming, none of which is of the body.
     """
 
     __slots__ = (
@@ -35,6 +40,7 @@ class Incoming:
         "error",
         "headers",
         "on_body",
+        "stalled",
         "status",
         "whole",
     )
@@ -44,6 +50,7 @@ class Incoming:
         self.headers: dict[str, str] = {}
         self.whole = False
         self.error: str | None = None
+        self.stalled = False
         self._keeps = False
         self._excess = False  # bytes behind the reply
         self._vain = self._head_bytes = self._head_lines = 0
@@ -56,7 +63,7 @@ class Incoming:
         self._parser.set_dangerous_leniencies(lenient_headers=True, lenient_optional_cr_before_lf=True)
 
     def feed(self, data: bytes) -> Iterable[bytes]:
-        """Take what came; the blocks of body in it, unpacked as they are asked for. Raises ValueError then."""
+        """Take what came; the blocks of body in it, unpacked as they are asked for, which raises Unreadable."""
         if self._parser is None:
             return ()
         try:
@@ -80,6 +87,7 @@ class Incoming:
         self._vain = 0 if self._told else self._vain + size
         self._told = False
         if self._vain > (_MOST_HEAD if self.status is None else _MOST_VAIN) and self.error is None:
+            self.stalled = self.status is not None
             self.error = f"{self._vain:,} bytes came to nothing"
 
     @property
@@ -140,9 +148,9 @@ class _Unpacker:
         self._begun = False
 
     def unpack(self, block: bytes) -> Iterator[bytes]:
-        """The plain bytes. Raises ValueError."""
+        """The plain bytes. Raises Unreadable."""
         if self._inflate is None:
-            raise ValueError(f"the content coding {self._coding!r} was not asked for, and cannot be read")
+            raise Unreadable(f"the content coding {self._coding!r} was not asked for, and cannot be read")
         if not self._begun and self._coding == "deflate" and block[0] & 0x0F != 8:
             self._inflate = zlib.decompressobj(_RAW)  # what some servers take deflate for
         self._begun = True
@@ -152,4 +160,4 @@ class _Unpacker:
                     yield plain
                 block = self._inflate.unconsumed_tail
         except zlib.error as exc:
-            raise ValueError(f"the body is not {self._coding}: {exc}") from None
+            raise Unreadable(f"the body is not {self._coding}: {exc}") from None

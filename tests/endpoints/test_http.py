@@ -9,6 +9,7 @@ import gzip
 import inspect
 import resource
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import aiohappyeyeballs
 import pytest
+import trustme
 import uvloop
 
 from endpoints import attempts, dialling
@@ -531,6 +533,71 @@ async def test_a_name_that_nobody_has(transport: Make) -> None:
     assert (await ask(transport("http://endsweep-test.invalid/v1"))).outcome is Outcome.DNS
 
 
+async def test_streams_over_tls(wire: Any, transport: Make) -> None:
+    """To a name, and with an authority that is trusted; else not at all."""
+    authority = trustme.CA()  # of this run alone
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(serving)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    async with wire.serve(says(wire.whole, keep=True), serving) as server:
+        url = server.url.replace("127.0.0.1", "localhost") + "/v1"
+        client = transport(url, tls=trusting, keep_text=True)
+        exchanges = [await ask(client) for _ in range(3)]
+        assert [(e.outcome, e.text, e.reused) for e in exchanges] == [
+            (Outcome.OK, "ab", False),
+            (Outcome.OK, "ab", True),
+            (Outcome.OK, "ab", True),
+        ]
+        e = await ask(transport(url))
+    assert (e.outcome, e.sent_ns) == (Outcome.TLS, None)
+
+
+async def test_headers_that_say_how_a_message_travels_are_ours(wire: Any) -> None:
+    async with transports(FastTransport) as make:
+        async with wire.serve(says(wire.whole)) as server:
+            given = {"host": "example.test", "connection": "upgrade", "CONTENT-LENGTH": "9", "transfer-encoding": "x"}
+            assert (await ask(make(server.url + "/a b?q=ü", given))).outcome is Outcome.OK
+        (request,) = server.requests
+        assert request.path == "/a%20b?q=%C3%BC"
+        assert (request.headers["host"], request.headers["content-length"]) == ("example.test", "2")
+        assert not {"connection", "transfer-encoding"} & request.headers.keys()
+        with pytest.raises(ValueError, match="line end"):
+            make(server.url, {"X": "a\r\nY: b"})
+        with pytest.raises(ValueError, match="no host"):
+            make("v1/chat")
+
+
+async def test_a_fault_of_the_caller_is_raised_to_the_caller(wire: Any, transport: Make) -> None:
+    def fails(_: int) -> None:
+        raise LookupError("ours")
+
+    async with wire.serve(says(wire.whole, keep=True)) as server:
+        client = transport(server.url)
+        with pytest.raises(LookupError, match="ours"):
+            await ask(client, on_progress=fails)
+        assert (await ask(client)).outcome is Outcome.OK
+
+
+async def test_a_reply_that_came_before_the_request_is_read_but_its_connection_is_not_kept(
+    transport: Make,
+) -> None:
+    """As servers say that they are full: at once, to everybody who connects."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 503 Full\r\nContent-Length: 4\r\n\r\nfull")
+        await reader.read(1)
+        await asyncio.sleep(0.05)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    client = transport(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    for _ in range(2):
+        e = await ask(client)
+        assert (e.outcome, e.error, e.reused) == (Outcome.HTTP_5XX, "HTTP 503: full", False)
+    server.close()
+
+
 @pytest.mark.parametrize(
     ("said", "outcome"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n", Outcome.TLS), (b"", Outcome.RESET)]
 )
@@ -717,6 +784,8 @@ async def test_a_key_that_the_server_echoes_is_nowhere(wire: Any, transport: Mak
     "same",
     [
         test_a_stream_and_what_was_sent_for_it,
+        test_streams_over_tls,
+        functools.partial(test_tls_to_a_server_of_plain_text, said=b"", outcome=Outcome.RESET),
         test_every_stamp_is_there_when_all_comes_in_one_packet,
         test_no_queue_of_ours_stands_before_the_server,
         test_a_server_that_closes_kept_connections_fails_no_request,
@@ -733,8 +802,8 @@ def test_the_same_on_uvloop(same: Any, kind: type[Attempts], wire: Any) -> None:
     async def run() -> None:
         with pytest.MonkeyPatch.context() as monkeypatch:
             async with transports(kind) as make:
-                more = {"monkeypatch": monkeypatch} if "monkeypatch" in inspect.signature(same).parameters else {}
-                await same(wire, make, **more)
+                given = {"wire": wire, "transport": make, "monkeypatch": monkeypatch}
+                await same(**{name: given[name] for name in given.keys() & inspect.signature(same).parameters})
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())

@@ -189,7 +189,7 @@ def test_profiles(cli: Cli, tmp_path: Path) -> None:
     cli("plan", "s.yaml")
 
 
-@pytest.mark.parametrize("command", ["", "run", "plan", "probe", "report", "demo", "simulate", "profiles"])
+@pytest.mark.parametrize("command", ["", "run", "plan", "probe", "report", "demo", "simulate", "selftest", "profiles"])
 def test_help(cli: Cli, command: str) -> None:
     said = cli(*filter(None, [command]), "--help").stdout
     assert "Usage" in said
