@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from tests.front.conftest import Cli
+from tests.front.serving import serving
 
 
 @dataclass
@@ -63,25 +63,8 @@ class TokenBucket:
 def bucket() -> Iterator[tuple[TokenBucket, str]]:
     """About ten a second are let through: two users of a tenth of a second each are too many."""
     state = TokenBucket(rate=14.0, burst=4)
-    ready: list[str] = []
-    started, loop = threading.Event(), asyncio.new_event_loop()
-
-    async def serve() -> None:
-        app = web.Application()
-        app.router.add_get("/v1/models", state.models)
-        app.router.add_post("/v1/chat/completions", state.chat)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        ready.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
-        started.set()
-
-    thread = threading.Thread(target=lambda: (loop.run_until_complete(serve()), loop.run_forever()), daemon=True)
-    thread.start()
-    assert started.wait(10)
-    yield state, ready[0]
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
+    with serving(state.models, state.chat) as url:
+        yield state, url
 
 
 def test_the_quota_ends_the_curve(cli: Cli, bucket: tuple[TokenBucket, str], tmp_path: Path) -> None:

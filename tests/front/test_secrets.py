@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import threading
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from aiohttp import web
 
 from tests.front.conftest import Cli
+from tests.front.serving import serving
 
 BEARER = "sk-bearer/KEY+planted=0123456789"
 HEADER = "hdr-KEY-planted-abcdef0123456789"
@@ -75,24 +75,9 @@ class Parrot:
 
 @pytest.fixture
 def parrot() -> Iterator[str]:
-    state, ready, started, loop = Parrot(), [], threading.Event(), asyncio.new_event_loop()
-
-    async def serve() -> None:
-        app = web.Application()
-        app.router.add_get("/v1/models", state.models)
-        app.router.add_post("/v1/chat/completions", state.chat)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        ready.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
-        started.set()
-
-    thread = threading.Thread(target=lambda: (loop.run_until_complete(serve()), loop.run_forever()), daemon=True)
-    thread.start()
-    assert started.wait(10)
-    yield ready[0]
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
+    state = Parrot()
+    with serving(state.models, state.chat) as url:
+        yield url
 
 
 def assert_clean(text: str, where: object) -> None:
