@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from endpoints.dialects import RequestShape
 from endpoints.outcomes import Outcome
@@ -23,8 +22,6 @@ from sweeps.prompts import MEASURE, Planned, PromptFeed
 from sweeps.requests import Fragments, Requests, requests_of
 
 # A busy machine must not fail a test.
-settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("steady")
 
 MS = 1_000_000
 

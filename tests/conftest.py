@@ -1,5 +1,6 @@
+"""What all tests share: hypothesis without deadlines, since machines are shared and noisy."""
+
 from hypothesis import HealthCheck, settings
 
-# A busy machine must not fail a test.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
