@@ -67,8 +67,8 @@ fuzz: $(READY)  ## any bytes, cut anywhere, into the event-stream decoder
 	$(BIN)/python -m pip install --quiet --editable '.[fuzz]'
 	$(BIN)/python tests/fuzz/fuzz_decoder.py .cache/fuzz -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096
 
-bench: $(READY)
-	$(BIN)/python benchmarks/run.py
+bench: $(READY)  ## what the client costs and how exact it is, in about ten minutes; ROWS="chunks burst" for some of it
+	$(BIN)/python benchmarks/run.py $(ROWS)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info

@@ -26,6 +26,7 @@ from endpoints.transport import Call, Exchange, Progress
 
 _KEPT_NS = 300 * 10**9  # an idle connection is not trusted for longer
 _OURS = ("connection", "content-length", "transfer-encoding")  # headers that say how a message travels
+_AT_ONCE = 32  # blocks of a body that are read together
 _MOST_EARLY = 64 * 1024  # bytes that a server may send before it is asked
 
 
@@ -98,16 +99,20 @@ class _Flight(Watched):
     """One request under way, from the write of its head to the end of its reply. `landed` is set at that end."""
 
     __slots__ = (
+        "_at_once",
         "_exchange",
+        "_headed",
         "_idle_ns",
         "_incoming",
         "_most_body",
         "_now",
         "_on_progress",
+        "_over",
         "_refused",
         "_reply",
         "_size",
         "_timer",
+        "_waiting",
         "fault",
         "heard",
         "keep",
@@ -131,6 +136,10 @@ class _Flight(Watched):
         self.keep = keep  # the connection, for another request
         self._incoming = Incoming()
         self._refused: bytearray | None = None  # what a refusal says
+        # What by its size is no news waits for more of its kind: code that has just run runs several times as fast.
+        self._waiting: list[tuple[bytes, int]] = []
+        self._at_once = _AT_ONCE if on_progress is None else 1
+        self._headed = self._over = False
         self._size = 0
         self._timer: asyncio.TimerHandle | None = None
         self.heard = False
@@ -149,21 +158,16 @@ class _Flight(Watched):
         incoming, reply = self._incoming, self._reply
         try:
             blocks = incoming.feed(data)
-            if self._exchange.status is None and incoming.status is not None:
+            if not self._headed and incoming.status is not None:
                 self._head(incoming.status, at)
             for block in blocks:
                 if self._refused is not None:
                     self._refused += block
-                elif not reply.done:
-                    self._size += len(block)
-                    if self._size > self._most_body:
-                        raise EventTooLarge(f"the body is larger than {self._most_body:,} bytes")
+                else:
                     self.since_ns = at
-                    fragments = reply.feed(block, at)
-                    if fragments and self._on_progress is not None:
-                        self._on_progress(progress_of(reply))
-                    if self.lapse is not Outcome.IDLE_TIMEOUT:
-                        self.limit_ns, self.lapse = self._idle_ns, Outcome.IDLE_TIMEOUT
+                    self._waiting.append((block, at))
+                    if len(block) not in reply.likely or len(self._waiting) >= self._at_once:
+                        self._read()
             if incoming.whole:
                 self._whole(at, keep=incoming.reusable)
             elif incoming.error is not None:
@@ -199,13 +203,15 @@ class _Flight(Watched):
 
     def leave(self) -> None:
         """Nobody waits for it any longer: where it still goes on, the socket is given up."""
-        if not self.landed.done():
-            self._land(self._now())
+        at = self._now()
+        self._read_all(at)
+        self._land(at)
         self._incoming.close()
 
     # -- what its bytes mean -----------------------------------------------------------------------------------------
 
     def _head(self, status: int, at: int) -> None:
+        self._headed = True
         e, headers = self._exchange, self._incoming.headers
         e.status, e.headers_ns = status, at
         e.pause_s = pause_of(headers, status, time.time())
@@ -214,6 +220,27 @@ class _Flight(Watched):
             e.retry_after = headers.get("retry-after")
             self._end_within(min(REFUSAL_S, self.limit_ns / 1e9))
 
+    def _read(self) -> None:
+        """Read the blocks of body that wait. Raises EventTooLarge."""
+        reply = self._reply
+        waiting, self._waiting = self._waiting, []
+        for block, at in waiting:
+            if reply.done:
+                return
+            self._size += len(block)
+            if self._size > self._most_body:
+                raise EventTooLarge(f"the body is larger than {self._most_body:,} bytes")
+            if reply.feed(block, at) and self._on_progress is not None:
+                self._on_progress(progress_of(reply))
+        if self.lapse is not Outcome.IDLE_TIMEOUT:
+            self.limit_ns, self.lapse = self._idle_ns, Outcome.IDLE_TIMEOUT
+
+    def _read_all(self, at: int) -> None:
+        try:
+            self._read()
+        except EventTooLarge as exc:
+            self._land(at, Outcome.BAD_STREAM, str(exc))
+
     # -- its end -----------------------------------------------------------------------------------------------------
 
     def _end_within(self, seconds: float) -> None:
@@ -221,6 +248,7 @@ class _Flight(Watched):
 
     def _whole(self, at: int, *, keep: bool = False) -> None:
         """The body ended in order."""
+        self._read_all(at)
         if self._refused is None:
             self._land(at, keep=keep)
         else:
@@ -228,6 +256,7 @@ class _Flight(Watched):
 
     def _spoilt(self, outcome: Outcome, why: str, at: int) -> None:
         """It did not: which is nothing to a reply that had said [DONE], nor to a refusal."""
+        self._read_all(at)
         if self._refused is not None:
             self._refusal(at)
         elif self._reply.done:
@@ -240,9 +269,11 @@ class _Flight(Watched):
         self._land(at, of_status(status), refusal(status, body), keep=keep)
 
     def _land(self, at: int, outcome: Outcome | None = None, error: str | None = None, *, keep: bool = False) -> None:
-        if self.landed.done():
+        if self._over:
             return
-        self.landed.set_result(None)
+        self._over = True
+        if not self.landed.done():  # a cancelled task has cancelled what it waited for
+            self.landed.set_result(None)
         e = self._exchange
         e.outcome, e.error, e.ended_ns = outcome, error, at
         if self._timer is not None:

@@ -14,6 +14,7 @@ from endpoints.template import Template, learn
 _KEEP_HEAD = 65_536  # bytes of a body without events kept for the error text
 _HASHED = 4096  # bytes of text that are hashed at once
 _LEARN = 4  # at most every so many events
+_NONE = range(0)
 
 
 class Reply:
@@ -21,6 +22,7 @@ class Reply:
 
     `chunk_ns`: arrival of each fragment with text (content, reasoning, tool calls); `chunk_tokens()`: tokens in each,
     where the server tells. `usage` holds the last count of each kind. `dropped` counts events that were no JSON.
+    `likely`: the sizes of a block that, by its size, is one more fragment and no news else.
     """
 
     __slots__ = (
@@ -44,6 +46,7 @@ class Reply:
         "finish_reason",
         "first_visible_ns",
         "head",
+        "likely",
         "model",
         "reasoned",
         "request_id",
@@ -59,6 +62,7 @@ class Reply:
         self._template: Template | None = None
         self._framed: Template | None = None  # the same, as a block by itself
         self._between = False  # no event has begun
+        self.likely = _NONE
         self._learnt = 0
         self._cumulative: list[int | None] = []
         self._ids: list[int | None] = []
@@ -97,7 +101,7 @@ class Reply:
         if datas is None:
             for event in self._decoder.lines(block):
                 self._event(event.data, event.kind, at_ns)
-            self._between = self._decoder.between
+            self._between, self.likely = self._decoder.between, _NONE
             return len(self.chunk_ns) - before
         self._between = True
         for data in datas:
@@ -109,6 +113,7 @@ class Reply:
                 self._fragment(text, at_ns)
         if self._framed is None and self._template is not None:
             self._framed = self._template.framed(b"\r\n" if block.endswith(b"\r\n") else b"\n")
+        self.likely = self._framed.sizes if self._framed is not None and not self.done else _NONE
         return len(self.chunk_ns) - before
 
     def _event(self, data: bytes, kind: bytes, at_ns: int) -> None:

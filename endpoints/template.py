@@ -15,18 +15,20 @@ from endpoints.dialects import Delta, interpret, parse
 _PLAIN = bytes(c for c in range(0x20, 0x7F) if c not in b'"\\')
 _HIGH = bytes(range(0x80, 0x100))  # of characters beyond ASCII, in UTF-8
 _STRING = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"([ !#-\[\]-~\x80-\xff]+)"')
+_SHORT, _SMALL = 33, 4096  # bytes
 _CONSTANT = [f.name for f in fields(Delta) if f.name not in ("visible", "hidden")]
 
 
 class Template:
     """What stands before and behind the one string that changes; the meanings differ in their text alone."""
 
-    __slots__ = ("head", "size", "start", "stop", "tail")
+    __slots__ = ("head", "size", "sizes", "start", "stop", "tail")
 
     def __init__(self, head: bytes, tail: bytes) -> None:
         self.head, self.tail = head, tail
         self.start, self.stop = len(head), -len(tail)
         self.size = len(head) + len(tail)
+        self.sizes = range(self.size + 1, self.size + _SHORT if self.size < _SMALL else 0)  # of data with a short text
 
     def framed(self, end: bytes) -> Template:
         """The same for a whole block of one event, whose lines end so."""

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import gzip
 import inspect
+import itertools
 import resource
 import socket
 import ssl
@@ -732,6 +733,68 @@ async def test_cancelling_leaves_what_was_known(wire: Any, transport: Make) -> N
         assert (e.output_tokens, e.chunk_tokens, len(e.chunk_ns)) == (1, [1], 1)
 
 
+async def test_a_cancelled_request_gives_its_socket_up(wire: Any, transport: Make) -> None:
+    left, begun = asyncio.Event(), asyncio.Event()
+
+    async def answer(peer: Any, request: Any) -> bool:
+        if peer.number > 1:
+            await peer.write(wire.whole)
+            return True
+        await peer.write(wire.head + wire.chunked(wire.token("a"), end=False))
+        begun.set()
+        with contextlib.suppress(ConnectionError):
+            await peer.reader.read()
+        left.set()
+        return False
+
+    async with wire.serve(answer) as server:
+        client = transport(server.url)
+        task = asyncio.create_task(client.send(Call(b"{}", 16, 2, 0), Exchange()))
+        await begun.wait()
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task])
+        async with asyncio.timeout(5):
+            await left.wait()
+        e = await ask(client)
+    assert (e.outcome, e.reused, server.connections) == (Outcome.OK, False, 2)
+
+
+@pytest.mark.parametrize("end", ["cancel", "close", "idle", "done"])
+async def test_like_blocks_are_stamped_as_they_come_whenever_they_are_read(
+    wire: Any, transport: Make, end: str
+) -> None:
+    sent, seen = asyncio.Event(), 40
+
+    async def answer(peer: Any, request: Any) -> bool:
+        await peer.write(wire.head)
+        for n in range(seen):
+            await peer.write(wire.chunked(wire.token(f"{n:02}"), end=False))
+            await asyncio.sleep(0.002)
+        if end == "done":
+            await peer.write(wire.chunked(wire.done))
+            return True
+        sent.set()
+        if end != "close":
+            await asyncio.sleep(30)
+        return False
+
+    async with wire.serve(answer) as server:
+        client, e = transport(server.url, keep_text=True, timeouts=Timeouts(idle=0.3)), Exchange()
+        task = asyncio.create_task(client.send(Call(b"{}", 16, 2, 0), e))
+        if end == "cancel":
+            await sent.wait()
+            await asyncio.sleep(0.02)
+            task.cancel()
+        await asyncio.wait([task])
+    outcomes = {"close": Outcome.TRUNCATED, "idle": Outcome.IDLE_TIMEOUT, "done": Outcome.OK}
+    assert e.outcome is outcomes.get(end)
+    assert (len(e.chunk_ns), e.text) == (seen, "".join(f"{n:02}" for n in range(seen)))
+    gaps = [b - a for a, b in itertools.pairwise(e.chunk_ns)]
+    assert sum(gap > 1_000_000 for gap in gaps) > seen // 2
+    ordered(e)
+
+
 async def test_a_time_out_never_swallows_a_cancellation(wire: Any, transport: Make) -> None:
     """Both at the same moment: the sweep has given the request up, and then somebody cancels its task."""
 
@@ -793,7 +856,9 @@ async def test_a_key_that_the_server_echoes_is_nowhere(wire: Any, transport: Mak
         test_done_is_the_end_even_if_the_body_goes_on,
         test_no_further_byte,
         test_a_time_out_never_swallows_a_cancellation,
+        test_a_cancelled_request_gives_its_socket_up,
         functools.partial(test_a_body_that_breaks_off, how="reset"),
+        functools.partial(test_like_blocks_are_stamped_as_they_come_whenever_they_are_read, end="idle"),
         functools.partial(test_a_reply_of_which_any_byte_came_is_not_asked_again, begun=b"H", how="close"),
     ],
 )
