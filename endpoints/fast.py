@@ -9,6 +9,7 @@ import asyncio
 import os
 import ssl
 import time
+from array import array
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -99,6 +100,7 @@ class _Flight(Watched):
     """One request under way, from the write of its head to the end of its reply. `landed` is set at that end."""
 
     __slots__ = (
+        "_arrivals",
         "_at_once",
         "_exchange",
         "_headed",
@@ -137,7 +139,8 @@ class _Flight(Watched):
         self._incoming = Incoming()
         self._refused: bytearray | None = None  # what a refusal says
         # What by its size is no news waits for more of its kind: code that has just run runs several times as fast.
-        self._waiting: list[tuple[bytes, int]] = []
+        self._waiting: list[bytes] = []
+        self._arrivals = array("q")  # theirs; no pairs, since the collector would look at each of them
         self._at_once = _AT_ONCE if on_progress is None else 1
         self._headed = self._over = False
         self._size = 0
@@ -165,7 +168,8 @@ class _Flight(Watched):
                     self._refused += block
                 else:
                     self.since_ns = at
-                    self._waiting.append((block, at))
+                    self._waiting.append(block)
+                    self._arrivals.append(at)
                     if len(block) not in reply.likely or len(self._waiting) >= self._at_once:
                         self._read()
             if incoming.whole:
@@ -224,7 +228,8 @@ class _Flight(Watched):
         """Read the blocks of body that wait. Raises EventTooLarge."""
         reply = self._reply
         waiting, self._waiting = self._waiting, []
-        for block, at in waiting:
+        arrivals, self._arrivals = self._arrivals, array("q")
+        for block, at in zip(waiting, arrivals, strict=True):
             if reply.done:
                 return
             self._size += len(block)
