@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sweeps.runner import SweepOutcome, SweepRun
     from sweeps.session import Prepared
 
-T = TypeVar("T")
 DONE, ANSWER_IS_NO, BAD_INPUT = 0, 1, 2
 INTERRUPTED, TERMINATED = 130, 143
 
@@ -57,6 +56,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="print the answer as JSON o
 
 @app.command(epilog="Example:  endsweep run http://127.0.0.1:8000/v1 --model my-model --concurrency 1..32")
 def run(
+    context: typer.Context,
     spec: Spec = None,
     model: Model = None,
     arm: Arms = None,
@@ -83,21 +83,14 @@ def run(
     json: AsJson = False,
 ) -> None:
     """Measure: sweep concurrency on every arm, write a report."""
-    capped = any(cap is not None for cap in (max_usd, max_total_tokens, max_minutes))
     if resume and out is None and spec is not None and (Path(spec) / "manifest.json").is_file():
         out, spec = Path(spec), None  # a run's folder where a sweep file may stand
     if resume and out is None:
         fail("--resume needs to know which run to go on with: name its folder with --out")
     if resume and out is not None and spec is None and not arm:
         spec = str(out / "sweep.yaml")
-    sweep = _sweep(
-        spec,
-        _overrides(
-            spec, model, arm, api, concurrency, seconds, requests, exact, warmup, max_tokens, trials, seed, key_env,
-            key_file, header, max_usd, max_total_tokens, max_minutes, workers,
-        ),
-    )  # fmt: skip
-    capped = capped or any(getattr(sweep.limits, name) is not None for name in ("minutes", "tokens", "usd"))
+    sweep = _sweep(spec, _overrides(context.params))
+    capped = any(getattr(sweep.limits, name) is not None for name in ("minutes", "tokens", "usd"))
     prepared = _prepared(sweep)
     _consent(prepared, yes or capped)
     raise typer.Exit(_run(prepared, out or _default_folder(sweep), resume=resume, strict=strict, json=json))
@@ -105,6 +98,7 @@ def run(
 
 @app.command(epilog="Example:  endsweep plan sweep.yaml --json")
 def plan(
+    context: typer.Context,
     spec: Spec = None,
     model: Model = None,
     arm: Arms = None,
@@ -122,10 +116,7 @@ def plan(
     """Print what a run would do and cost; send nothing."""
     from sweeps.plan import plan_json
 
-    overrides = _overrides(
-        spec, model, arm, api, concurrency, seconds, requests, exact, warmup, max_tokens, trials, seed
-    )
-    prepared = _prepared(_sweep(spec, overrides), keys=False)
+    prepared = _prepared(_sweep(spec, _overrides(context.params)), keys=False)
     if json:
         _print_json(plan_json(prepared.points))
         return
@@ -136,6 +127,7 @@ def plan(
 
 @app.command(epilog="Example:  endsweep probe https://api.example.com/v1 --model my-model --key-env EXAMPLE_API_KEY")
 def probe(
+    context: typer.Context,
     spec: Annotated[
         str, typer.Argument(metavar="URL|SPEC", help="the endpoint's URL, or a sweep file (its first arm)")
     ],
@@ -150,16 +142,17 @@ def probe(
 
     At most 12 requests of 32 tokens. What it prints is a commented sweep file, ready for `endsweep run`.
     """
+    from endpoints.loops import run_loop
     from endpoints.probe import PreflightError, as_json, profile_of
     from endpoints.probe import probe as probe_endpoint
     from endpoints.target import target_of, timeouts_of
     from profiles.yamltext import dump
 
-    sweep = _sweep(spec, _overrides(spec, model, None, api, key_env=key_env, key_file=key_file, header=header))
+    sweep = _sweep(spec, _overrides(context.params))
     arm, workload = sweep.arms[0], sweep.workload
     try:
         target = target_of(arm, workload.max_tokens, workload.sampling, timeouts_of(sweep.limits), os.environ)
-        found = _run_async(probe_endpoint(target, _say))
+        found = run_loop(probe_endpoint(target, _say))
     except (ProfileError, PreflightError) as exc:
         fail(str(exc))
     profile = profile_of(sweep, arm, found)
@@ -184,9 +177,10 @@ def report(
     from reports.build import build, build_many
     from reports.summary import ReportError
 
-    folder = runs[0] if len(runs) == 1 and out is None else out or Path("runs") / f"report-{_stamp()}"
+    alone = len(runs) == 1 and out is None
+    folder = runs[0] if alone else out or Path("runs") / f"report-{_stamp()}"
     try:
-        summary = build(folder) if folder == runs[0] else build_many(runs, folder)
+        summary = build(folder) if alone else build_many(runs, folder)
     except ReportError as exc:
         fail(str(exc))
     except OSError as exc:
@@ -296,12 +290,13 @@ def selftest(
 
     Against a built-in server whose true times are known; under a minute, no network. Runs go by what it found.
     """
+    from endpoints.loops import run_loop
     from reports.selftest import print_selftest
     from sweeps.selftest import selftest as measure
     from sweeps.selftest import store
 
     try:
-        found = _run_async(measure(quick, _say))
+        found = run_loop(measure(quick, _say))
     except RuntimeError as exc:
         fail(str(exc))
     stored: str | None = None
@@ -355,52 +350,33 @@ def new(kind: Annotated[str, typer.Argument(metavar="KIND", help="a kind that `e
 # -- what the commands are made of -----------------------------------------------------------------------------------
 
 
-def _overrides(
-    spec: str | None,
-    model: str | None = None,
-    arm: list[str] | None = None,
-    api: str | None = None,
-    concurrency: str | None = None,
-    seconds: float | None = None,
-    requests: int | None = None,
-    exact: bool = False,
-    warmup: str | None = None,
-    max_tokens: int | None = None,
-    trials: int | None = None,
-    seed: int | None = None,
-    key_env: str | None = None,
-    key_file: str | None = None,
-    header: list[str] | None = None,
-    max_usd: float | None = None,
-    max_total_tokens: int | None = None,
-    max_minutes: float | None = None,
-    workers: str | None = None,
-) -> dict[str, Any]:
+def _overrides(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options as a document of the sweep file's shape: what was not given is not in it."""
-    if key_env is not None and key_file is not None:
+    option = given.get  # by the name of the command's parameter; a command without it has not been given it
+    env, file, spec, seed = option("key_env"), option("key_file"), option("spec"), option("seed")
+    if env is not None and file is not None:
         fail("--key-env and --key-file exclude each other: keep one of them")
-    auth = {"env": key_env} if key_env is not None else {"file": key_file} if key_file is not None else None
     endpoint = {
         "url": spec if _is_url(spec) else None,
-        "model": model,
-        "api": api,
-        "auth": auth,
-        "headers": _headers(header),
+        "model": option("model"),
+        "api": option("api"),
+        "auth": _given({"env": env, "file": file}) or None,
+        "headers": _headers(option("header")),
     }
     load = {
-        "concurrency": concurrency,
-        "seconds": seconds,
-        "requests": requests,
-        "exact": exact or None,
-        "warmup": _whole(warmup),
-        "trials": trials,
-        "workers": _whole(workers),
+        "concurrency": option("concurrency"),
+        "seconds": option("seconds"),
+        "requests": option("requests"),
+        "exact": option("exact") or None,
+        "warmup": _whole(option("warmup")),
+        "trials": option("trials"),
+        "workers": _whole(option("workers")),
     }
-    limits = {"usd": max_usd, "tokens": max_total_tokens, "minutes": max_minutes}
+    limits = {"usd": option("max_usd"), "tokens": option("max_total_tokens"), "minutes": option("max_minutes")}
     document: dict[str, Any] = {
         "endpoint": _given(endpoint),
-        "arms": {name: {"url": url} for name, url in _arms(arm)},
-        "workload": _given({"max_tokens": max_tokens}),
+        "arms": {name: {"url": url} for name, url in _arms(option("arm"))},
+        "workload": _given({"max_tokens": option("max_tokens")}),
         "load": _given(load),
         "limits": _given(limits),
     }
@@ -487,20 +463,21 @@ def _consent(prepared: Prepared, given: bool) -> None:
 def _run(prepared: Prepared, out: Path, *, resume: bool, strict: bool, json: bool) -> int:
     """Look at the arms, open the folder, sweep, report. Returns the exit code."""
     from endpoints.findings import PreflightError
+    from endpoints.loops import run_loop
     from reports.live import LiveView
     from sweeps.selftest import capacity_from
     from sweeps.session import look_at_arms, new_run, open_store
     from sweeps.store import StoreError
 
     try:
-        prepared, probed = _run_async(look_at_arms(prepared, _say))
+        prepared, probed = run_loop(look_at_arms(prepared, _say))
         store = open_store(prepared, probed, out, resume=resume)
     except (PreflightError, StoreError, ProfileError) as exc:
         fail(str(exc))
     try:
         with LiveView() as view:
             capacity = capacity_from(os.environ)
-            outcome, signal_code = _run_async(_swept(new_run(prepared, store, view, capacity)))
+            outcome, signal_code = run_loop(_swept(new_run(prepared, store, view, capacity)))
     except OSError as exc:
         fail(f"cannot write to {out}: {exc.strerror or exc}; what was finished is kept, go on with --resume")
     finally:
@@ -544,20 +521,6 @@ async def _swept(run: SweepRun) -> tuple[SweepOutcome, int]:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, number)
     return await run.run(), code
-
-
-def _run_async(main: Coroutine[Any, Any, T]) -> T:
-    import asyncio
-
-    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
-    try:
-        import uvloop
-
-        factory = uvloop.new_event_loop
-    except ImportError:
-        pass
-    with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(main)
 
 
 def _print_summary(summary: dict[str, Any], folder: Path, json: bool) -> None:

@@ -13,10 +13,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
 
 from endpoints.attempts import ReusePolicy
 from endpoints.frames import Frames, Message, packed
+from endpoints.loops import run_loop
 from endpoints.resources import raise_descriptor_limit
 from endpoints.transport import Call, Exchange, Transport
 from endpoints.vitals import VitalsWatch
@@ -102,15 +102,7 @@ def main() -> None:
     raise_descriptor_limit()
     end = socket.socket(fileno=int(sys.argv[1]))
     end.setblocking(False)
-    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
-    try:
-        import uvloop
-
-        factory = uvloop.new_event_loop
-    except ImportError:
-        pass
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(Worker().run(end))
+    run_loop(Worker().run(end))
 
 
 if __name__ == "__main__":
