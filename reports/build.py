@@ -8,8 +8,6 @@ for them.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from reports import charts, markdown, page, pictures, tables
 from reports.charts import Series
 from reports.points import load_label
 from reports.summary import ReportError, merge, read_points, summarise
+from sweeps.files import write_atomically
 
 DRAWN = ("tokens_per_s", "ttft_ms")
 
@@ -84,21 +83,9 @@ def read_series(run: Path) -> list[Series]:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all: temporary name in the same folder, fsync, rename."""
+    """Write a file whole or not at all. What UTF-8 cannot hold (a lone surrogate) is written as its escape."""
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_atomically(path, lambda temporary: temporary.write_bytes(data))
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
