@@ -117,7 +117,6 @@ def facts(window: Window) -> PointFacts:
         cut_short=None,
         client={"loop_lag_ms_p99": None, "cpu_fraction": None, "workers": 1, "transport": "injected"},
         error_rate=0.01,
-        max_tokens=FRAGMENTS,
         streamed=True,
         common_bytes=0,
         draft_tokens=None,

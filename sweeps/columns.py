@@ -261,8 +261,3 @@ def _tokens(s: Sent) -> tuple[int | None, int | None, str]:
 def write_parquet(table: pa.Table, path: Path) -> None:
     """Write one Parquet file (zstd)."""
     pq.write_table(table, path, compression="zstd")
-
-
-def read_parquet(path: Path) -> pa.Table:
-    """Read one back. Raises OSError or pyarrow.ArrowInvalid."""
-    return pq.read_table(path, schema=SCHEMA)

@@ -31,6 +31,7 @@ def manifest_of(
 ) -> dict[str, Any]:
     """`manifest.json`. No header, key or body field of an endpoint is in it, only their digests."""
     load, workload = sweep.load, sweep.workload
+    facts = comparable(sweep, {name: t.shape for name, t in targets.items()}, prompts)
     arms = {}
     for arm in sweep.arms:
         found = probed.get(arm.name)
@@ -62,7 +63,7 @@ def manifest_of(
         "arms": arms,
         "workload": {
             "name": workload.name,
-            "hash": workload_hash(prompts, workload),
+            "hash": facts["workload.prompts"],
             "prompts": len(prompts),
             "categories": sorted({p.category for p in prompts}),
             "max_tokens": workload.max_tokens,
@@ -80,7 +81,7 @@ def manifest_of(
             "workers": load.workers,
         },
         "limits": sweep.limits.model_dump(),
-        "comparable": comparable(sweep, {name: t.shape for name, t in targets.items()}, prompts),
+        "comparable": facts,
     }
 
 

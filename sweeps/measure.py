@@ -118,7 +118,6 @@ class Measurement:
             client={"loop_lag_ms_p99": None, "cpu_fraction": None, "workers": 1, **health}
             | {"transport": self._transport.name},
             error_rate=sweep.limits.error_rate,
-            max_tokens=sweep.workload.max_tokens,
             streamed=arm.stream,
             common_bytes=len((sweep.workload.system or "").encode()),
             draft_tokens=(arm.speculation.draft_tokens or 8) if arm.speculation else None,

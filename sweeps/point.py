@@ -37,7 +37,6 @@ class PointFacts:
     cut_short: str | None
     client: dict[str, Any]
     error_rate: float
-    max_tokens: int
     streamed: bool
     common_bytes: int
     draft_tokens: int | None
@@ -85,7 +84,6 @@ def analysed(r: Requests, facts: PointFacts) -> tuple[dict[str, Any], pa.Table]:
         streamed=facts.streamed,
         emptying=_emptying(r, facts.plan, span),
         error_rate=facts.error_rate,
-        max_tokens=facts.max_tokens,
         common_bytes=facts.common_bytes,
         draft_tokens=facts.draft_tokens,
         cut_short=facts.cut_short,

@@ -17,7 +17,7 @@ from profiles.loading import Sweep, dump_stored
 from profiles.workloads import load_prompts, split
 from sweeps.capacity import ASSUMED, Capacity, cores_here, warning_for
 from sweeps.events import Listener, Note
-from sweeps.manifest import comparable, fingerprints, manifest_of
+from sweeps.manifest import fingerprints, manifest_of
 from sweeps.measure import Prompts
 from sweeps.plan import PlannedPoint, plan_sweep
 from sweeps.runner import SweepRun
@@ -83,8 +83,7 @@ def open_store(prepared: Prepared, probed: Mapping[str, Probed], out: Path, *, r
     if not resume:
         return RunStore.create(out, manifest, dump_stored(sweep))
     before = read_manifest(out)
-    facts = comparable(sweep, {name: t.shape for name, t in prepared.targets.items()}, prompts)
-    if unlike := differences(before.get("comparable", {}), facts):
+    if unlike := differences(before.get("comparable", {}), manifest["comparable"]):
         raise StoreError(
             f"cannot go on with {out}, its points would not be comparable: {'; '.join(unlike)}; "
             "ask as before, or measure into a new folder (--out)"

@@ -51,7 +51,6 @@ class Context:
     streamed: bool
     emptying: float  # share of the window in which slots had nothing more to send
     error_rate: float
-    max_tokens: int
     common_bytes: int  # of every prompt's start: the system prompt
     draft_tokens: int | None  # declared speculation; None: not declared
     cut_short: str | None

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from endpoints.outcomes import Outcome
-from sweeps.columns import read_parquet, table_of, write_parquet
+from sweeps.columns import table_of, write_parquet
 from sweeps.load import LoadPlan, Sent, Window
 from sweeps.metrics import (
     Span,
@@ -207,7 +208,6 @@ def facts(**changes: Any) -> PointFacts:
         "cut_short": None,
         "client": {"loop_lag_ms_p99": None, "cpu_fraction": None, "workers": 1, "transport": "scripted"},
         "error_rate": 0.01,
-        "max_tokens": 3,
         "common_bytes": 0,
         "streamed": True,
         "draft_tokens": None,
@@ -314,7 +314,7 @@ def test_a_stored_point_gives_the_same_numbers_again(
     table = table_of([lab.sent(**row) for row in rows], 0)
     path = tmp_path_factory.getbasetemp() / "requests.parquet"
     write_parquet(table, path)
-    again = read_parquet(path)
+    again = pq.read_table(path)
     assert again.equals(table)
     asked = facts(window=Window(500 * MS, 3700 * MS, 0))
     assert point_json(requests_of(again), asked) == point_json(requests_of(table), asked)

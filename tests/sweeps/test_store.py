@@ -7,9 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
-from sweeps.columns import read_parquet, table_of, write_parquet
+from sweeps.columns import table_of, write_parquet
 from sweeps.events import PointKey
 from sweeps.files import write_atomically, write_json, write_text
 from sweeps.series import series_of
@@ -43,7 +44,7 @@ def test_a_points_files_are_where_programs_look(lab: SimpleNamespace, tmp_path: 
     store.close()
     assert folder == tmp_path / "run" / "points" / "on-1" / "c00064-t2"
     assert sorted(p.name for p in folder.iterdir()) == ["point.json", "requests.parquet", "series.parquet"]
-    assert read_parquet(folder / "requests.parquet").num_rows == 1
+    assert pq.read_table(folder / "requests.parquet").num_rows == 1
     assert (tmp_path / "run" / "sweep.yaml").read_text() == "name: x\n"
     assert read_manifest(tmp_path / "run") == MANIFEST
     (line,) = read_journal(tmp_path / "run")

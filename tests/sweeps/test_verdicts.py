@@ -45,7 +45,6 @@ def judged(lab: SimpleNamespace, sent: Sequence[Sent], **changes: Any) -> list[d
         "streamed": True,
         "emptying": 0.0,
         "error_rate": 0.01,
-        "max_tokens": 3,
         "common_bytes": 0,
         "draft_tokens": None,
         "cut_short": None,
