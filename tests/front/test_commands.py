@@ -163,6 +163,8 @@ def test_report_again_and_of_several(cli: Cli, simulator: SimulatorProcess, tmp_
     assert (tmp_path / "a" / "points.csv").read_text() == before
     cli("report", "a", "b", "--out", "both")
     assert len(json.loads((tmp_path / "both" / "summary.json").read_text())["points"]) == 4
+    into_the_first = json.loads(cli("report", "a", "b", "--out", "a", "--json").stdout)
+    assert len(into_the_first["points"]) == 4
 
 
 def test_probe(cli: Cli, simulator: SimulatorProcess) -> None:
