@@ -202,7 +202,7 @@ def _buffered(c: Context) -> Verdict | None:
             INVALID,
             f"{whole:.0%} of the replies came in one piece or all at once, so they have no tpot",
             "5 % of the replies",
-            "let the server stream (and turn buffering off on the way)",
+            "let the server stream (TCP_NODELAY set on its sockets; buffering off on the way)",
         )
     per_burst, bursts = _bursts(c)
     if per_burst is None or per_burst < 1.5:
