@@ -214,3 +214,6 @@ def _copy(reply: Reply, exchange: Exchange) -> None:
         exchange.output_tokens = reply.usage.output_tokens or None  # no reply has none: a count of 0 is no count
         exchange.cached_tokens = reply.usage.cached_tokens
         exchange.reasoning_tokens = reply.usage.reasoning_tokens
+    if reply.drafting is not None:
+        exchange.drafts = reply.drafting.drafts
+        exchange.drafted_tokens, exchange.accepted_tokens = reply.drafting.drafted, reply.drafting.accepted

@@ -68,6 +68,18 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Drafting:
+    """What a server says it drafted for one reply, and how much of that was accepted, in tokens.
+
+    `drafts`: how often a draft was verified; None from a server that does not say.
+    """
+
+    drafts: int | None
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """What one event says. `visible`: text a reader sees; `hidden`: reasoning, tool calls (also generated text)."""
 
@@ -77,6 +89,7 @@ class Delta:
     token_ids: int | None = None  # how many token ids the event lists, where a server lists them
     finish_reason: str | None = None
     usage: Usage | None = None
+    drafting: Drafting | None = None
     error: str | None = None
     model: str | None = None
     fingerprint: str | None = None
@@ -155,6 +168,7 @@ def interpret(doc: Mapping[str, Any], kind: bytes = b"", *, whole: bool = False)
         token_ids,
         finish,
         usage,
+        drafting_of(doc),
         error,
         _str(doc.get("model")),
         _str(doc.get("system_fingerprint")),
@@ -176,6 +190,30 @@ def usage_of(usage: object) -> Usage | None:
         beside = _int(usage.get("total_tokens")) == (inputs or 0) + outputs + reasoning
         outputs += reasoning if beside or reasoning > outputs else 0
     return Usage(inputs, outputs, cached, reasoning)
+
+
+def drafting_of(doc: Mapping[str, Any]) -> Drafting | None:
+    """What an event says of the speculation behind its reply: in llama.cpp's `timings`, which have no number of drafts
+    and say nothing where nothing was drafted, or in vLLM's `metrics.speculative_decoding`."""
+    timings = doc.get("timings")
+    if isinstance(timings, dict):
+        drafted, accepted = _int(timings.get("draft_n")), _int(timings.get("draft_n_accepted"))
+        if _int(timings.get("predicted_n")) is None and drafted is None:
+            return None
+        return Drafting(None if drafted else 0, drafted or 0, accepted or 0)
+    metrics = doc.get("metrics")
+    told = metrics.get("speculative_decoding") if isinstance(metrics, dict) else None
+    if not isinstance(told, dict):
+        return None
+    drafts, drafted, accepted = (
+        next((n for name in names if (n := _int(told.get(name))) is not None), None)
+        for names in (
+            ("num_drafts", "num_spec_steps"),
+            ("num_draft_tokens",),
+            ("num_accepted_tokens", "num_accepted_draft_tokens"),
+        )
+    )
+    return None if drafted is None or accepted is None else Drafting(drafts, drafted, accepted)
 
 
 def error_of(doc: Mapping[str, Any], kind: bytes = b"") -> str | None:

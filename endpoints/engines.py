@@ -64,6 +64,9 @@ _SPECULATION = (
     "speculative_eagle_topk",
     "speculative_draft_model_path",
     "speculative_config",
+    "speculative.synth_len",
+    "speculative.synth_rates",
+    "simulate_acc_len",
 )
 
 
@@ -118,6 +121,14 @@ def declared(speculation: Mapping[str, Any]) -> dict[str, Any]:
     tokens = config.get("num_speculative_tokens") or speculation.get("speculative_num_draft_tokens")
     said = {"method": str(method).lower() if method else None, "drafter": drafter, "draft_tokens": tokens}
     return {name: value for name, value in said.items() if value}
+
+
+def synthetic_in(settings: Any) -> str | None:
+    """The setting by which a server accepts drafts by a rule rather than by its model, `name: value`; None without."""
+    for name, value in _fields(settings):
+        if re.search("synth|simulate_acc", f"{name} {value}" if isinstance(value, str) else name) and value:
+            return f"{name}: {value}"[:120]
+    return None
 
 
 def _fields(value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:

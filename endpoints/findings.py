@@ -55,6 +55,8 @@ class Probed:
     profile: dict[str, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
+    metrics_url: tuple[str, ...] = ()  # pages with counters that are known
+    synthetic: str | None = None  # how the server says that it accepts drafts by a rule
     scrub: Callable[[str], str] = str
 
     def add(self, what: str, seen: str, effect: str) -> None:
@@ -78,6 +80,8 @@ def as_json(found: Probed) -> dict[str, Any]:
         "refusals": found.refusals,
         "round_trip_ms": found.round_trip_ms,
         "address": found.address,
+        "metrics_url": list(found.metrics_url),
+        "synthetic": found.synthetic,
         "cost": {
             "requests": cost.requests,
             "pages": cost.pages,

@@ -22,6 +22,7 @@ from endpoints.engines import (
     engines_of,
     facts_of,
     series_in,
+    synthetic_in,
 )
 from endpoints.findings import Probed
 from endpoints.look import Page, read
@@ -48,12 +49,13 @@ async def look_beside(session: ClientSession, target: Target, found: Probed) -> 
     models = join(url, "/models")
     pages = await get([models, *urls.values()])
     metrics = {urls[route]: pages[urls[route]] for route in METRICS_PAGES}
-    if target.metrics_url is not None:
-        if origin(target.metrics_url) == origin(url):
-            metrics = await get([target.metrics_url]) | metrics
-        else:  # another origin gets nothing that is meant for this one: no header, no key, no certificate
-            async with aiohttp.ClientSession(trust_env=target.proxy) as bare:
-                metrics = await get([target.metrics_url], bare, ssl.create_default_context()) | metrics
+    ours = [named for named in target.metrics_url if origin(named) == origin(url)]
+    others = [named for named in target.metrics_url if named not in ours]
+    if ours:
+        metrics = await get(ours) | metrics
+    if others:  # another origin gets nothing that is meant for this one: no header, no key, no certificate
+        async with aiohttp.ClientSession(trust_env=target.proxy) as bare:
+            metrics = await get(others, bare, ssl.create_default_context()) | metrics
     if not any(map(_series, metrics.values())):
         metrics |= await get({at_root(url, "/metrics"), join(url, "/metrics").partition("?")[0]} - metrics.keys())
     facts = {route: facts_of(_json(pages[urls[route]])) for route in INFO_PAGES}
@@ -117,6 +119,7 @@ def _settings(found: Probed, facts: list[Facts]) -> None:
         found.add("requests at once", str(limits["at once"]), "beyond it requests wait at the server (server_capped)")
     if "context" in limits:
         found.add("context", f"{limits['context']} tokens", "prompt and reply have to fit into it")
+    found.synthetic = found.synthetic or synthetic_in(speculation)
     if speculation:
         seen = "; ".join(f"{name}: {value}" for name, value in speculation.items())
         given = orjson.dumps(declared(speculation), default=str).decode()

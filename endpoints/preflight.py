@@ -17,7 +17,9 @@ from endpoints.dialects import CHAT, COMPLETIONS, MAX_COMPLETION_TOKENS, MAX_TOK
 from endpoints.findings import PreflightError, Probed, Say
 from endpoints.look import looking, read
 from endpoints.outcomes import Outcome, of_exception
+from endpoints.pages import look_beside
 from endpoints.target import Target, join
+from endpoints.telemetry import find_metrics
 from endpoints.transport import Call, Exchange
 from profiles.errors import printable
 from profiles.secrets import looks_secret
@@ -50,7 +52,16 @@ async def preflight(target: Target, say: Say | None = None) -> Probed:
     """
     found = Probed(target.shape, scrub=target.scrub)
     await first_look(target, found, say)
+    await look_at_server(replace(target, shape=found.shape), found)
     return found
+
+
+async def look_at_server(target: Target, found: Probed) -> None:
+    """Where the server's counters are; and of a server that has any, its version and settings. Never fatal."""
+    found.metrics_url = await find_metrics(target)
+    if found.metrics_url:
+        async with looking(target) as (session, _):
+            await look_beside(session, target, found)
 
 
 async def first_look(

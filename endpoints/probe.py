@@ -323,7 +323,7 @@ def profile_of(sweep: Sweep, arm: ResolvedArm, found: Probed) -> dict[str, Any]:
     }
     rest = {name: value for name, value in asked.items() if name not in (*first, "speculation")}
     for name in ("auth", "metrics_url"):  # not inherited on another origin
-        if getattr(arm, name) is None:
+        if not getattr(arm, name):
             rest.pop(name, None)
     for name in ("headers", "extra_body"):
         rest[name] = {field: value for field, value in rest.get(name, {}).items() if field in getattr(arm, name)}

@@ -39,6 +39,7 @@ class Reply:
         "_textless",
         "chunk_ns",
         "done",
+        "drafting",
         "dropped",
         "error",
         "events",
@@ -76,6 +77,7 @@ class Reply:
         self.reasoned = False
         self.finish_reason: str | None = None
         self.usage: dialects.Usage | None = None
+        self.drafting: dialects.Drafting | None = None
         self.error: str | None = None
         self.model: str | None = None
         self.fingerprint: str | None = None
@@ -162,6 +164,7 @@ class Reply:
             self._textless += delta.token_ids or 0
         if delta.usage is not None:
             self.usage = delta.usage.after(self.usage)
+        self.drafting = delta.drafting or self.drafting
         self.reasoned = self.reasoned or delta.reasoned
         self.finish_reason = delta.finish_reason or self.finish_reason
         self.error = self.error or delta.error

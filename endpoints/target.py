@@ -31,7 +31,9 @@ class Target:
     proxy: bool  # go through the environment's proxy
     secrets: tuple[str, ...]
     timeouts: Timeouts
-    metrics_url: str | None = None
+    metrics_url: tuple[str, ...] = ()  # pages of metrics, one a replica
+    metrics: Mapping[str, str] = field(default_factory=dict)  # the profile's own names, quantity -> series
+    synthetic: str | None = None  # how it is known that the server accepts drafts by a rule
     trust: Tls = field(default_factory=Tls)  # what `tls` was made from
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -93,7 +95,9 @@ def target_of(
         stream=arm.stream,
     )
     tls, proxy = context_of(arm.tls), arm.proxy == "env"
-    return Target(arm.name, arm.url, headers, shape, tls, proxy, secrets, timeouts, arm.metrics_url, arm.tls)
+    synthetic = "declared in the profile" if arm.speculation is not None and arm.speculation.synthetic else None
+    pages = arm.metrics_url, arm.metrics
+    return Target(arm.name, arm.url, headers, shape, tls, proxy, secrets, timeouts, *pages, synthetic, arm.tls)
 
 
 def _unpickled(values: dict[str, Any]) -> Target:

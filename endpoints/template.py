@@ -54,7 +54,7 @@ def _is_utf8(text: bytes) -> bool:
 
 def learn(data: bytes, delta: Delta) -> Template | None:
     """The template of an event's data and of what it meant; None where more than one string of text is news."""
-    told = (delta.token_ids, delta.finish_reason, delta.usage, delta.error)
+    told = (delta.token_ids, delta.finish_reason, delta.usage, delta.drafting, delta.error)
     if any(fact is not None for fact in told) or bool(delta.visible) == bool(delta.hidden):
         return None
     strings = list(_STRING.finditer(data))

@@ -57,6 +57,9 @@ class Exchange:
     output_tokens: int | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+    drafts: int | None = None  # verified for this reply, where it tells; so with the two below
+    drafted_tokens: int | None = None
+    accepted_tokens: int | None = None
     reasoned: bool = False
     finish_reason: str | None = None
     model: str | None = None

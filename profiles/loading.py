@@ -63,7 +63,8 @@ class ResolvedArm:
     headers: dict[str, str]
     extra_body: dict[str, Any]
     prices: Prices | None
-    metrics_url: str | None
+    metrics_url: tuple[str, ...]  # empty: looked for beside the URL
+    metrics: dict[str, str]  # quantity -> series name, over the known ones
     tls: Tls
     proxy: str  # none | env
     stream: bool
@@ -298,7 +299,8 @@ def _arm(name: str, own: dict[str, Any], endpoint: dict[str, Any], path: Path_, 
         headers=arm.headers,
         extra_body=arm.extra_body,
         prices=arm.prices,
-        metrics_url=arm.metrics_url,
+        metrics_url=arm.metrics_url or (),
+        metrics=arm.metrics.model_dump(exclude_none=True),
         tls=arm.tls.model_copy(update={name: path and str(user_path(path)) for name, path in _tls_files(arm.tls)}),
         proxy=arm.proxy,
         stream=arm.stream,

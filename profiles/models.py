@@ -122,10 +122,14 @@ def _as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _urls(value: object) -> object:
+    urls = _as_tuple(value)
+    return tuple(check_url(url) if isinstance(url, str) else url for url in urls) if isinstance(urls, tuple) else urls
+
+
 Text = Annotated[str, AfterValidator(_not_blank)]
 Name = Annotated[str, AfterValidator(check_name)]
 EndpointUrl = Annotated[str, AfterValidator(clean_url)]
-Url = Annotated[str, AfterValidator(check_url)]
 Levels = Annotated[tuple[int, ...], BeforeValidator(parse_levels)]
 Price = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0, le=31_536_000)]  # seconds or minutes; a year is a slip of the pen
@@ -182,6 +186,29 @@ class Speculation(Strict):
     method: Text
     drafter: Text | None = None
     draft_tokens: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    synthetic: bool = False  # the server accepts by a rule, not by its model
+
+
+class MetricNames(Strict):
+    """Which series of a page of metrics holds what, for a server whose names are not known here.
+
+    Counters: `drafts` (how often a draft was verified), tokens drafted, accepted, generated, `accepted_per_position`
+    (with a label `position`), prefix-cache queries and hits in tokens. Gauges: requests running and waiting, `kv_use`
+    (0 to 1), and a server's own mean of accepted ÷ drafted and of tokens a step.
+    """
+
+    drafts: Text | None = None
+    draft_tokens: Text | None = None
+    accepted_tokens: Text | None = None
+    accepted_per_position: Text | None = None
+    generated_tokens: Text | None = None
+    prefix_queries: Text | None = None
+    prefix_hits: Text | None = None
+    running: Text | None = None
+    waiting: Text | None = None
+    kv_use: Text | None = None
+    acceptance_gauge: Text | None = None
+    tokens_per_step_gauge: Text | None = None
 
 
 class Tls(Strict):
@@ -218,7 +245,8 @@ class Endpoint(Strict):
     headers: Annotated[dict[str, str], AfterValidator(_headers)] = Field(default_factory=dict)
     extra_body: Annotated[dict[str, Any], AfterValidator(_extra_body)] = Field(default_factory=dict)
     prices: Prices | None = None
-    metrics_url: Url | None = None
+    metrics_url: Annotated[tuple[str, ...] | None, BeforeValidator(_urls)] = None  # one a replica
+    metrics: MetricNames = Field(default_factory=MetricNames)
     tls: Tls = Field(default_factory=Tls)
     proxy: Literal["none", "env"] = "none"
     stream: bool = True

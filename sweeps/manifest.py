@@ -47,6 +47,7 @@ def manifest_of(
             "proxy": arm.proxy,
             "stream": arm.stream,
             "request": {"max_tokens_field": shape.max_tokens_field, "include_usage": shape.include_usage},
+            "metrics_url": list(targets[arm.name].metrics_url),
             "probe": as_json(found) if found else None,
             "server": found.server if found else None,
         }

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sweeps.evidence import Evidence, evidence_of
 from sweeps.frontier import is_valid
 from sweeps.intervals import block_bins, point_intervals
 from sweeps.load import LoadPlan, Window
@@ -17,6 +18,7 @@ from sweeps.requests import Floats, Requests
 from sweeps.series import series_of, series_to_see
 from sweeps.tallies import Bursts
 from sweeps.verdicts import Context, Earlier, judge
+from sweeps.watch import Observed
 
 SCHEMA_VERSION = 1
 FINISHED, INTERRUPTED = "finished", "interrupted"
@@ -43,6 +45,10 @@ class PointFacts:
     prices: tuple[float, float] | None  # US dollars per input and per output token
     earlier: Earlier
     seed: int
+    observed: Observed | None = None  # the server's counters, where it has any
+    speculates: bool | None = None  # what the arm says of itself; None: nothing
+    raw_prompts: bool = False  # sent without a chat template, or looking random
+    synthetic: str | None = None  # how the server admits to made-up acceptance
 
     @property
     def span(self) -> Span | None:
@@ -72,6 +78,7 @@ def analysed(r: Requests, facts: PointFacts) -> tuple[dict[str, Any], pa.Table]:
     metrics = point_metrics(r, span, keep, inside)
     counts = counts_of(r, counted)
     client = facts.client | _client_times(r)
+    evidence = evidence_of(r, bursts.bursts, facts.observed)
     context = Context(
         requests=r,
         bursts=bursts.bursts,
@@ -85,7 +92,11 @@ def analysed(r: Requests, facts: PointFacts) -> tuple[dict[str, Any], pa.Table]:
         emptying=_emptying(r, facts.plan, span),
         error_rate=facts.error_rate,
         common_bytes=facts.common_bytes,
-        draft_tokens=facts.draft_tokens,
+        draft_tokens=facts.draft_tokens or _drafted_at_once(evidence),
+        evidence=evidence,
+        speculates=facts.speculates,
+        raw_prompts=facts.raw_prompts,
+        synthetic=facts.synthetic,
         cut_short=facts.cut_short,
         earlier=facts.earlier,
     )
@@ -119,13 +130,8 @@ def analysed(r: Requests, facts: PointFacts) -> tuple[dict[str, Any], pa.Table]:
         "counts_all": counts_of(r, r.counted | True) | {"by_phase": _by_phase(r)},
         **metrics,
         "intervals": point_intervals(r, span, keep, facts.seed, blocks),
-        "speculation": {
-            "acceptance_length": None,
-            "acceptance_rate": None,
-            "tokens_per_step": None,
-            "source": "none",
-            "reason": "server counters were not read",
-        },
+        "speculation": evidence.as_json() | {"synthetic": facts.synthetic},
+        "server": dict(evidence.server),
         "client": client,
         "spent": spent,
         "usd_per_million_output_tokens": _usd_per_million(spent),
@@ -152,6 +158,12 @@ def _emptying(r: Requests, plan: LoadPlan, span: Span | None) -> float:
     if not plan.exact or span is None or span.t1 <= span.t0:
         return 0.0
     return max(0.0, (span.t1 - int(r.ints("issued_ns").max())) / (span.t1 - span.t0))
+
+
+def _drafted_at_once(evidence: Evidence) -> int | None:
+    """Draft tokens of a step as the counters show them, where the arm does not declare its speculation."""
+    most = evidence.most_per_step
+    return most - 1 if most else None
 
 
 def _whole(r: Requests) -> Span | None:

@@ -24,7 +24,7 @@ Texts = npt.NDArray[np.object_]
 Codes = npt.NDArray[np.int32]
 
 _LISTS = ("chunk_offsets_us", "chunk_tokens")
-_UNUSED = ("category", "worker", "request_id", "text_hash")  # stored for others
+_UNUSED = ("worker", "request_id", "text_hash")  # stored for others
 _READ = [field.name for field in SCHEMA if field.name not in (*_LISTS, *_UNUSED)]
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from endpoints.attempts import ReusePolicy
 from endpoints.target import Target
+from endpoints.telemetry import ServerMetrics
 from endpoints.transport import Transport
 from endpoints.workers import WorkerError, WorkerPool
 from profiles.hosts import is_local
@@ -28,6 +29,7 @@ from sweeps.events import (
     SweepFinished,
     SweepStarted,
 )
+from sweeps.evidence import telemetry_table
 from sweeps.health import ClientMonitor
 from sweeps.load import ClosedLoop
 from sweeps.measure import Measurement, Prompts
@@ -36,6 +38,7 @@ from sweeps.point import FINISHED
 from sweeps.spool import FileSpool, prune
 from sweeps.store import RunStore
 from sweeps.verdicts import Earlier
+from sweeps.watch import ServerWatch
 
 _PROGRESS_S = 0.25
 _PACE_OVER = 12  # progress marks the shown pace is taken over: three seconds
@@ -133,6 +136,8 @@ class SweepRun:
         self._listen(PointStarted(key, number, total))
         transport, pool = await self._transport(key, target, lane)
         left, spool = self._budget.seconds_left(), FileSpool(requests_path)
+        metrics = ServerMetrics(target, target.metrics_url) if target.metrics_url else None
+        watch = None if metrics is None else ServerWatch(metrics, time.monotonic_ns)
         measurement = Measurement(
             self._sweep,
             arm,
@@ -144,6 +149,8 @@ class SweepRun:
             limits=self._budget.used_up,
             on_ended=lambda sent: self._budget.spend(sent, prices),
             monitor=ClientMonitor(pool),
+            watch=watch,
+            synthetic=target.synthetic,
             earlier=lane.earlier,
             spool=spool,
         )
@@ -161,6 +168,8 @@ class SweepRun:
             gc.unfreeze()
             spool.close()
             await transport.close()
+            if metrics is not None:
+                await metrics.close()
         unsalted = lane.earlier.unsalted_points + (not self._sweep.workload.salt)
         lane.earlier = Earlier(lane.earlier.backends | measured.backends, unsalted)
         if could_reuse and not lane.policy.reuse:
@@ -172,7 +181,9 @@ class SweepRun:
         lane.chunks_per_stream = 1e3 / interval if interval else lane.chunks_per_stream
         whole: bool = point["status"] == FINISHED
         prune(spool.path, self._sweep.load.chunks)
-        self._store.write_point(arm.slug, key, measured.series, point)
+        observed = measured.observed
+        telemetry = None if observed is None else telemetry_table(observed, round(point["duration_s"] * 1e9))
+        self._store.write_point(arm.slug, key, measured.series, point, telemetry)
         reason = None if whole else point["verdicts"][0]["evidence"]
         event = "point_finished" if whole else "point_failed"
         self._store.note(event, key, valid=point["valid"], reason=reason, spent=point["spent"])

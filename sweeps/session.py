@@ -65,11 +65,13 @@ async def look_at_arms(prepared: Prepared, say: Say | None = None) -> tuple[Prep
         if isinstance(result, BaseException):
             raise result
         probed[name] = result
-    asked = prepared.sweep.workload.max_tokens
-    targets = {
-        name: replace(t, shape=replace(probed[name].shape, max_tokens=asked)) for name, t in prepared.targets.items()
-    }
-    return replace(prepared, targets=targets), probed
+    return replace(prepared, targets={n: seen(t, probed[n]) for n, t in prepared.targets.items()}), probed
+
+
+def seen(target: Target, found: Probed) -> Target:
+    """The target as a look at it would have it: the requests' shape, where its counters are, what it admits."""
+    shape = replace(found.shape, max_tokens=target.shape.max_tokens)
+    return replace(target, shape=shape, metrics_url=found.metrics_url, synthetic=target.synthetic or found.synthetic)
 
 
 def open_store(prepared: Prepared, probed: Mapping[str, Probed], out: Path, *, resume: bool) -> RunStore:

@@ -90,11 +90,20 @@ class RunStore:
         folder.mkdir(parents=True)
         return folder / "requests.parquet.tmp"
 
-    def write_point(self, slug: str, key: PointKey, series: pa.Table, point: Mapping[str, Any]) -> Path:
+    def write_point(
+        self,
+        slug: str,
+        key: PointKey,
+        series: pa.Table,
+        point: Mapping[str, Any],
+        telemetry: pa.Table | None = None,
+    ) -> Path:
         """Give the point's requests their name and write its other files, `point.json` last: where it is, all are."""
         folder = point_folder(self.path, slug, key)
         name_finally(folder / "requests.parquet.tmp", folder / "requests.parquet")
         write_atomically(folder / "series.parquet", lambda path: write_parquet(series, path))
+        if telemetry is not None:
+            write_atomically(folder / "telemetry.parquet", lambda path: write_parquet(telemetry, path))
         write_json(folder / "point.json", dict(point))
         sync_folder(folder.parent)
         return folder

@@ -239,7 +239,7 @@ def test_credentials_stay_within_their_origin(load: Any, url: str) -> None:
     assert arm.auth is None
     assert arm.headers == {"X-Title": "mine"}
     assert arm.extra_body == {"top": 1, "provider": {"name": "p"}}
-    assert arm.metrics_url is None
+    assert arm.metrics_url == ()
 
 
 @pytest.mark.parametrize("url", ["https://API.example.com:443/other", "https://api.example.com/v1"])
@@ -247,7 +247,7 @@ def test_the_same_origin_inherits_credentials(load: Any, url: str) -> None:
     (arm,) = load(f"{SECRETIVE}arms: {{on: {{url: '{url}'}}}}\n").arms
     assert arm.auth == Auth(env="A")
     assert arm.headers == {"X-Api-Key": "pa55", "X-Title": "mine"}
-    assert arm.metrics_url == "https://api.example.com/metrics"
+    assert arm.metrics_url == ("https://api.example.com/metrics",)
 
 
 def test_an_arm_elsewhere_may_bring_its_own_key(load: Any) -> None:

@@ -177,6 +177,7 @@ def make_sent(
     slot: int = 0,
     prompt_id: str | None = None,
     salt: str | None = None,
+    category: str = "",
     **fields: Any,
 ) -> Sent:
     """One request by hand. Times in ms from the origin; `chunks` are arrivals; `output` -1: one token a chunk."""
@@ -196,7 +197,9 @@ def make_sent(
         **{"input_tokens": 10, "text_bytes": 4 * len(chunks), **fields},
     )
     call = Call(b"{}", requested, 40, index)
-    planned = Planned(index, phase, prompt_id or f"p{index}", "", 0, salt if salt is not None else f"[{index}]", call)
+    planned = Planned(
+        index, phase, prompt_id or f"p{index}", category, 0, salt if salt is not None else f"[{index}]", call
+    )
     is_counted = phase == MEASURE if counted is None else counted
     return Sent(planned, slot, ns(sent if due is None else due), exchange, is_counted, phase)
 

@@ -61,6 +61,8 @@ class Quick:
 class FakeTarget:
     shape: RequestShape
     hangs: bool = False
+    metrics_url: tuple[str, ...] = ()
+    synthetic: str | None = None
 
     def transport(self, policy: ReusePolicy | None = None) -> Quick:
         return Quick(self.hangs)

@@ -11,6 +11,7 @@ import pytest
 from endpoints.outcomes import Outcome
 from endpoints.simulator.engine import EngineConfig
 from profiles.loading import load_sweep
+from sweeps.evidence import Evidence, evidence_of
 from sweeps.load import Sent
 from sweeps.metrics import counts_of, point_metrics
 from sweeps.tallies import Bursts
@@ -47,10 +48,104 @@ def judged(lab: SimpleNamespace, sent: Sequence[Sent], **changes: Any) -> list[d
         "error_rate": 0.01,
         "common_bytes": 0,
         "draft_tokens": None,
+        "evidence": evidence_of(r, bursts.bursts, None),
+        "speculates": None,
+        "raw_prompts": False,
+        "synthetic": None,
         "cut_short": None,
         "earlier": Earlier(),
     }
     return judge(Context(**base | changes))
+
+
+def speaking(**fields: Any) -> Evidence:
+    """Evidence with these fields, of a server that would show its drafts."""
+    base: dict[str, Any] = {
+        "tokens_per_step": 1.0,
+        "by_category": {},
+        "generated": 120.0,
+        "received": 120,
+        "expected": 120,
+        "server": {"engine": "vllm"},
+        "broken": None,
+        "restless": False,
+        "tells": True,
+    }
+    return Evidence(**base | fields)
+
+
+def drafting(accepted: float = 100.0, **fields: Any) -> Evidence:
+    """A hundred drafts of four tokens."""
+    acceptance = {"acceptance_length": 1 + accepted / 100, "acceptance_rate": accepted / 400}
+    counts = {"drafts": 100.0, "draft_tokens": 400.0, "accepted_tokens": accepted}
+    return speaking(source="counters", **counts, **acceptance, **fields)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "speculates", "code"),
+    [
+        (drafting(), True, None),
+        (drafting(), None, None),
+        (drafting(), False, "unexpected_speculation"),
+        (speaking(source="counters", drafts=0.0, draft_tokens=0.0), True, "not_speculating"),
+        (speaking(source="counters", drafts=0.0, draft_tokens=0.0), False, None),
+        (speaking(source="replies", draft_tokens=0.0), True, "not_speculating"),
+        (speaking(), True, "not_speculating"),  # vLLM without speculation has no such series
+        (speaking(), False, None),
+        (speaking(tells=False), True, None),  # an engine that would not say
+        (speaking(tells=False, broken="a counter went back"), True, "counters_broken"),
+        (speaking(received=0), True, None),
+        (speaking(source="gauge", acceptance_length=2.5), False, "unexpected_speculation"),
+    ],
+)
+def test_an_arm_that_is_not_what_it_says(
+    lab: SimpleNamespace, evidence: Evidence, speculates: bool | None, code: str | None
+) -> None:
+    found = verdicts(lab, good(lab), evidence=evidence, speculates=speculates)
+    assert list(found) == ([code] if code else [])
+    assert code is None or found[code] == ("warn" if code == "counters_broken" else "invalid")
+
+
+@pytest.mark.parametrize(
+    ("accepted", "raw", "judged"),
+    [(250, False, False), (370, False, True), (150, True, False), (250, True, True), (500, False, True)],
+)
+def test_acceptance_too_good_to_be_true(lab: SimpleNamespace, accepted: float, raw: bool, judged: bool) -> None:
+    found = verdicts(lab, good(lab), evidence=drafting(accepted), speculates=True, raw_prompts=raw)
+    assert found == ({"implausible_acceptance": "warn"} if judged else {})
+
+
+def test_a_single_draft_token_may_be_right_nearly_always(lab: SimpleNamespace) -> None:
+    mtp = {"drafts": 400.0, "draft_tokens": 400.0, "source": "counters"}
+    real = speaking(**mtp, accepted_tokens=376.0, acceptance_length=1.94, acceptance_rate=0.94)
+    fixed = speaking(**mtp, accepted_tokens=400.0, acceptance_length=2.0, acceptance_rate=1.0)
+    assert verdicts(lab, good(lab), evidence=real, speculates=True) == {}
+    assert verdicts(lab, good(lab), evidence=fixed, speculates=True) == {"implausible_acceptance": "warn"}
+
+
+def test_synthetic_acceptance_is_said(lab: SimpleNamespace) -> None:
+    found = judged(lab, good(lab), evidence=drafting(), speculates=True, synthetic="synth_len: 2.5")
+    assert [v["code"] for v in found] == ["synthetic_acceptance"]
+    assert "synth_len: 2.5" in found[0]["evidence"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "judged"),
+    [
+        ({"generated": 400.0}, True),
+        ({"generated": 150.0}, False),  # within what counting may differ by
+        ({"generated": None}, False),
+        ({"restless": True}, True),
+    ],
+)
+def test_someone_elses_traffic(lab: SimpleNamespace, fields: dict[str, Any], judged: bool) -> None:
+    found = verdicts(lab, good(lab), evidence=speaking(**fields))
+    assert found == ({"foreign_traffic": "warn"} if judged else {})
+
+
+def test_counters_of_some_replicas_only(lab: SimpleNamespace) -> None:
+    found = verdicts(lab, good(lab), evidence=speaking(generated=500.0, received=1000, expected=1000))
+    assert found == {"counters_broken": "warn"}
 
 
 def good(lab: SimpleNamespace, n: int = 40, **fields: Any) -> list[Sent]:
