@@ -29,6 +29,7 @@ class RequestShape:
     max_tokens_field: str = MAX_TOKENS
     include_usage: bool = True
     stream: bool = True
+    chunk_tokens: str = "none"  # how each chunk's tokens are asked for: none, usage (running), ids
 
     def body(self, messages: Sequence[Mapping[str, str]]) -> bytes:
         """Serialise one request (before any clock starts). `messages`: role and content, in order."""
@@ -41,6 +42,10 @@ class RequestShape:
         doc["stream"] = self.stream
         if self.stream and self.include_usage:
             doc["stream_options"] = {"include_usage": True}
+            if self.chunk_tokens == "usage":
+                doc["stream_options"]["continuous_usage_stats"] = True
+        if self.stream and self.chunk_tokens == "ids":
+            doc["return_token_ids"] = True
         doc.update({k: v for k, v in self.sampling.items() if v is not None})
         doc.update(self.extra_body)
         return orjson.dumps(doc, option=orjson.OPT_NON_STR_KEYS)  # YAML keys may be numbers, as in logit_bias

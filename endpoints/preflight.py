@@ -238,6 +238,8 @@ def _negotiated(exchange: Exchange, shape: RequestShape, asked: RequestShape) ->
     if exchange.status not in (400, 422) or not exchange.error:
         return None
     said = exchange.error
+    if "continuous_usage_stats" in said or "return_token_ids" in said:
+        return None  # asked for by name
     if ("stream_options" in said or "include_usage" in said) and shape.include_usage and shape.stream:
         return replace(shape, include_usage=False)
     if shape.api == CHAT and shape.max_tokens_field == asked.max_tokens_field and shape.max_tokens_field in said:
@@ -307,6 +309,8 @@ def _explain(target: Target, found: Probed, exchange: Exchange) -> str:
 def _refused_field(said: str, shape: RequestShape) -> str | None:
     """The field of the request that a refusal names, and where it comes from."""
     said = re.sub(_word(shape.model), "", said)  # which may be named like a field
+    if shape.chunk_tokens != "none" and re.search("continuous_usage_stats|return_token_ids", said):
+        return f"chunk_tokens: {shape.chunk_tokens}"
     sections: dict[str, Any] = {"workload.sampling": shape.sampling, "extra_body": shape.extra_body}
     for section, fields in sections.items():
         for name in fields:

@@ -93,6 +93,7 @@ def target_of(
         dict(arm.extra_body),
         max_tokens_field=MAX_TOKENS if arm.max_tokens_field == "auto" else arm.max_tokens_field,
         stream=arm.stream,
+        chunk_tokens=arm.chunk_tokens,
     )
     tls, proxy = context_of(arm.tls), arm.proxy == "env"
     synthetic = "declared in the profile" if arm.speculation is not None and arm.speculation.synthetic else None

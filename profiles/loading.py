@@ -69,6 +69,7 @@ class ResolvedArm:
     proxy: str  # none | env
     stream: bool
     max_tokens_field: str  # auto | max_tokens | max_completion_tokens
+    chunk_tokens: str  # none | usage | ids
     speculation: Speculation | None
 
 
@@ -252,7 +253,13 @@ def _arms(document: Mapping[str, Any], place: Place) -> tuple[ResolvedArm, ...]:
         problem = f'the arms "{pair[0]}" and "{pair[1]}" would share the folder {slug(pair[0])}'
         raise ProfileError(place(("arms",))[0], "arms", problem, "rename one of them")
     shared = _inherited_by(asked, endpoint, place)
-    return tuple(_arm(name, arm, shared(arm), ("arms", name), place) for name, arm in asked.items())
+    arms = tuple(_arm(name, arm, shared(arm), ("arms", name), place) for name, arm in asked.items())
+    for arm in arms:
+        if arm.chunk_tokens != arms[0].chunk_tokens:
+            problem = f"counting each chunk loads a server, and {arms[0].name} asks for {arms[0].chunk_tokens}"
+            where = place(("arms", arm.name, "chunk_tokens"))[0]
+            raise ProfileError(where, f"arms.{arm.name}.chunk_tokens", problem, "give it once, to the endpoint")
+    return arms
 
 
 def _inherited_by(
@@ -305,6 +312,7 @@ def _arm(name: str, own: dict[str, Any], endpoint: dict[str, Any], path: Path_, 
         proxy=arm.proxy,
         stream=arm.stream,
         max_tokens_field=arm.max_tokens_field,
+        chunk_tokens=arm.chunk_tokens,
         speculation=arm.speculation,
     )
 

@@ -236,6 +236,7 @@ class Endpoint(Strict):
 
     `stream: false` is for an endpoint that cannot stream; `proxy: env` goes through HTTP(S)_PROXY, and never unasked.
     `max_tokens_field` is the name tried first for the length; where it is refused, the other one is taken.
+    `chunk_tokens` asks the server how many tokens each chunk holds, by running usage or by token ids (vLLM, SGLang).
     """
 
     url: EndpointUrl | None = None
@@ -251,6 +252,7 @@ class Endpoint(Strict):
     proxy: Literal["none", "env"] = "none"
     stream: bool = True
     max_tokens_field: Literal["auto", "max_tokens", "max_completion_tokens"] = "auto"
+    chunk_tokens: Literal["none", "usage", "ids"] = "none"
 
     @model_validator(mode="before")
     @classmethod

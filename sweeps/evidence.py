@@ -111,15 +111,19 @@ class Evidence:
         }
 
 
-def evidence_of(r: Requests, bursts: Ints, observed: Observed | None) -> Evidence:
+def evidence_of(r: Requests, bursts: Ints, observed: Observed | None, speculates: bool | None = None) -> Evidence:
     """Put together what there is: the counters where they can be trusted, else what stands behind them.
 
-    `bursts`: of each request's fragments, shape (n,); 0 where they are too few to say.
+    `bursts`: of each request's fragments, shape (n,); 0 where they are too few to say. They count as steps only where
+    something is drafted, or the arm says that it `speculates` and nothing tells: a stalled machine bunches chunks too.
     """
     observed = observed or Observed()
     growth = growth_of(observed)
     received, expected, counted = _ours(r)
     replies = _replies(r)
+    drafted = growth.grown.get("draft_tokens", replies["draft_tokens"] if replies else None)
+    if not (speculates if drafted is None else drafted):
+        bursts = np.zeros_like(bursts)
     steps, several = _steps(r, bursts)
     found = Evidence(
         tokens_per_step=steps,

@@ -46,7 +46,11 @@ def manifest_of(
             "verify_tls": arm.tls.verify,
             "proxy": arm.proxy,
             "stream": arm.stream,
-            "request": {"max_tokens_field": shape.max_tokens_field, "include_usage": shape.include_usage},
+            "request": {
+                "max_tokens_field": shape.max_tokens_field,
+                "include_usage": shape.include_usage,
+                "chunk_tokens": shape.chunk_tokens,
+            },
             "metrics_url": list(targets[arm.name].metrics_url),
             "probe": as_json(found) if found else None,
             "server": found.server if found else None,
@@ -118,7 +122,7 @@ def comparable(sweep: Sweep, shapes: Mapping[str, RequestShape], prompts: Sequen
             f"arms.{arm.name}.extra_body": _digest(dict(arm.extra_body)),
             f"arms.{arm.name}.headers": sorted(arm.headers),
             f"arms.{arm.name}.speculation": arm.speculation.model_dump() if arm.speculation else None,
-            f"arms.{arm.name}.request": [shape.max_tokens_field, shape.include_usage],
+            f"arms.{arm.name}.request": [shape.max_tokens_field, shape.include_usage, shape.chunk_tokens],
         }
     return facts
 

@@ -78,7 +78,7 @@ def analysed(r: Requests, facts: PointFacts) -> tuple[dict[str, Any], pa.Table]:
     metrics = point_metrics(r, span, keep, inside)
     counts = counts_of(r, counted)
     client = facts.client | _client_times(r)
-    evidence = evidence_of(r, bursts.bursts, facts.observed)
+    evidence = evidence_of(r, bursts.bursts, facts.observed, facts.speculates)
     context = Context(
         requests=r,
         bursts=bursts.bursts,

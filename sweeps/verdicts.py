@@ -427,6 +427,19 @@ def _estimated_tokens(c: Context) -> Verdict | None:
     )
 
 
+def _tpot_bias(c: Context) -> Verdict | None:
+    bound = c.metrics["tpot_ms"].get("bias_bound")
+    if bound is None or bound <= 0.05 or _hidden_tokens(c) is not None:
+        return None
+    return Verdict(
+        "tpot_bias",
+        WARN,
+        f"it is not told how many tokens the first chunk held, so tpot may be too low by up to {bound:.0%}",
+        "5 %",
+        "ask for the tokens of each chunk (chunk_tokens: usage, or ids), or for longer answers",
+    )
+
+
 def _lockstep(c: Context) -> Verdict | None:
     """Within each span of one request length, the resultant of the issue times as angles: 1 when all start at once."""
     r, lengths = c.requests, (c.requests.ints("ended_ns") - c.requests.ints("issued_ns"))[c.good]
@@ -624,6 +637,7 @@ _RULES: tuple[Callable[[Context], Verdict | None], ...] = (
     _dropped_events,
     _mixed_tokens,
     _estimated_tokens,
+    _tpot_bias,
     _lockstep,
     _reused_prompts,
     _backend_changed,

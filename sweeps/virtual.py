@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from endpoints.counters import PER_POSITION, Labels, Reading
 from endpoints.dialects import RequestShape
-from endpoints.simulator.engine import EngineConfig
+from endpoints.simulator.engine import Engine, EngineConfig
 from endpoints.transport import Transport
 from endpoints.virtual import VirtualTransport
 from profiles.loading import Sweep
@@ -15,6 +16,7 @@ from sweeps.clock import VirtualClock, VirtualLoop, run_virtual
 from sweeps.measure import Measured, Measurement, Prompts
 from sweeps.plan import PlannedPoint, plan_sweep
 from sweeps.spool import Spool
+from sweeps.watch import Observed
 
 
 def virtual_sweep(sweep: Sweep, engines: Mapping[str, EngineConfig]) -> list[dict[str, Any]]:
@@ -34,5 +36,36 @@ def virtual_point(
     loop = VirtualLoop()
     arm = next(arm for arm in sweep.arms if arm.name == planned.key.arm)
     shape = RequestShape(arm.api, arm.model or "virtual", sweep.workload.max_tokens, {}, {})
-    measurement = Measurement(sweep, arm, shape, planned, prompts, transport, VirtualClock(loop), spool=spool)
+    watch = EngineWatch(transport.engine) if isinstance(transport, VirtualTransport) else None
+    clock = VirtualClock(loop)
+    measurement = Measurement(sweep, arm, shape, planned, prompts, transport, clock, spool=spool, watch=watch)
     return run_virtual(measurement.run(), loop)
+
+
+class EngineWatch:
+    """The engine's own counters before and after a point, as a server's page of metrics would have them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._before = engine, Reading()
+
+    async def before(self) -> None:
+        self._before = self._read()
+
+    def begin(self, origin_ns: int) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+    async def after(self) -> Observed:
+        return Observed(self._before, self._read(), unread="")
+
+    def _read(self) -> Reading:
+        counts = self._engine.snapshot().counters
+        values = {"generated_tokens": counts.generated_tokens}
+        if self._engine.config.speculation is not None:
+            values |= {"drafts": counts.drafts, "draft_tokens": counts.draft_tokens, "accepted_tokens": counts.accepted}
+        accepted = enumerate(counts.accepted_per_position)
+        positions: dict[Labels, float] = {(("position", str(j)),): float(n) for j, n in accepted}
+        known: dict[str, dict[Labels, float]] = {name: {(): float(value)} for name, value in values.items()}
+        return Reading(known | ({PER_POSITION: positions} if positions else {}), {}, {}, "virtual")

@@ -207,6 +207,17 @@ def test_names_that_only_the_profile_knows(cli: Cli, tmp_path: Path, pair: Any) 
     assert points["on"]["speculation"]["draft_tokens"] == K * points["on"]["speculation"]["drafts"]
 
 
+def test_tokens_of_each_chunk_are_told_where_they_are_asked_for(cli: Cli, tmp_path: Path, pair: Any) -> None:
+    asked = swept(cli, tmp_path, {"on": {"url": pair[1].url, "chunk_tokens": "usage"}})["on"]
+    assert asked["tpot_ms"]["divisor"] == "tokens_after_first_chunk"
+    assert 1 < asked["tokens_per_chunk"]["p50"] <= K + 1
+    assert asked["peak_tps"] >= asked["system_tps"] > 0
+    arms = {"off": {"url": pair[0].url}, "on": {"url": pair[1].url, "chunk_tokens": "usage"}}
+    (tmp_path / "sweep.yaml").write_text(json.dumps({"arms": arms}))
+    refused = cli("run", "sweep.yaml", "--out", "other", code=2)
+    assert "arms.on.chunk_tokens" in refused.stderr and "give it once, to the endpoint" in refused.stderr
+
+
 def test_synthetic_acceptance_is_recorded(cli: Cli, tmp_path: Path, pair: Any) -> None:
     speculation = {"method": "draft", "draft_tokens": K, "synthetic": True}
     point = swept(cli, tmp_path, {"on": {"url": pair[1].url, "speculation": speculation}})["on"]

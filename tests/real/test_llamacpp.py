@@ -67,6 +67,31 @@ def test_the_on_arm_speculates_as_long_as_it_was_told(swept: Path, llamacpp: tup
     assert off.metric("llamacpp:spec_decode_num_drafts_total") == 0
 
 
+def test_every_point_has_the_evidence(swept: Path) -> None:
+    """llama.cpp with a draft model: every token is a request's first, a step's own, or an accepted one, and only a last
+    step, when a single token is wanted, goes without a draft."""
+    for point in points(swept, "on"):
+        told = point["speculation"]
+        assert told["source"] == "counters", told
+        assert told["acceptance_length"] == pytest.approx(ACCEPTANCE_LENGTH, rel=0.15)
+        requests = point["counts_all"]["issued"]
+        undrafted = told["server_tokens"] - requests - told["drafts"] - told["accepted_tokens"]
+        assert 0 <= undrafted <= requests or point["counts_all"]["cancelled"]
+        assert sum(told["per_position"]) == told["accepted_tokens"]
+        told_by_replies = told["by_category"].values()
+        assert sum(of["accepted"] for of in told_by_replies) <= told["accepted_tokens"]
+        if point["counts_all"]["cancelled"] == 0:
+            assert sum(of["drafted"] for of in told_by_replies) == told["draft_tokens"]
+        assert point["server"]["engine"] == "llamacpp"
+        assert point["server"]["running"]["max"] is None or point["server"]["running"]["max"] <= point["concurrency"]
+    for point in points(swept, "off"):
+        assert (point["speculation"]["source"], point["speculation"]["draft_tokens"]) == ("counters", 0)
+        assert point["speculation"]["tokens_per_step"] == 1
+    assert not {"not_speculating", "unexpected_speculation", "counters_broken"} & {
+        v["code"] for point in points(swept) for v in point["verdicts"]
+    }
+
+
 def test_the_folder_is_whole(swept: Path) -> None:
     for name in ("sweep.yaml", "manifest.json", "journal.jsonl", "summary.json", "report.html", "report.md"):
         assert (swept / name).stat().st_size > 0, name

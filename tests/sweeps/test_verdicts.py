@@ -58,6 +58,14 @@ def judged(lab: SimpleNamespace, sent: Sequence[Sent], **changes: Any) -> list[d
     return judge(Context(**base | changes))
 
 
+@pytest.mark.parametrize(("tokens", "biased"), [(9, True), (3, False)])
+def test_tokens_of_the_first_chunk_that_are_not_told(lab: SimpleNamespace, tokens: int, biased: bool) -> None:
+    """Three chunks of a third of the tokens each: of nine, tpot by n - 1 may be (3 - 1) / (9 - 3) too low."""
+    found = judged(lab, good(lab, output=tokens, requested=tokens, text_bytes=99))
+    assert [v["code"] for v in found] == ["tpot_bias"] * biased
+    assert not biased or "33%" in found[0]["evidence"]
+
+
 def speaking(**fields: Any) -> Evidence:
     """Evidence with these fields, of a server that would show its drafts."""
     base: dict[str, Any] = {

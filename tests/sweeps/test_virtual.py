@@ -140,3 +140,17 @@ def test_intervals_hold_the_long_run_value_in_most_points(lab: SimpleNamespace) 
             held[name].append(interval["low"] <= long_run[name] <= interval["high"])
     for name in names:
         assert np.mean(held[name]) >= 0.75, name
+
+
+@pytest.mark.parametrize(("k", "p"), [(1, 0.9), (4, 0.7), (7, 0.5)])
+def test_acceptance_by_the_engines_counters(lab: SimpleNamespace, k: int, p: float) -> None:
+    config = replace(PLAIN, speculation=SpeculationConfig(k, p, 450_000, 220_000))
+    arms = {"on": {"url": "http://127.0.0.1:1", "model": "m", "speculation": {"method": "eagle3", "draft_tokens": k}}}
+    sweep = lab.sweep({"concurrency": [8], "requests": 600}, arms=arms)
+    (point,) = virtual_sweep(sweep, {"on": config})
+    told = point["speculation"]
+    assert told["source"] == "counters"
+    assert told["acceptance_length"] == pytest.approx(theory.acceptance_length(config.speculation), rel=0.02)
+    assert len(told["per_position"]) == k and sum(told["per_position"]) == told["accepted_tokens"]
+    assert told["server_tokens"] >= told["received_tokens"]
+    assert {v["code"] for v in point["verdicts"]}.isdisjoint({"foreign_traffic", "counters_broken", "not_speculating"})
