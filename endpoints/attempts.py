@@ -13,6 +13,7 @@ from endpoints.dialects import NotAnEvent, error_of, parse
 from endpoints.eventstream import MAX_EVENT_BYTES
 from endpoints.outcomes import Outcome
 from endpoints.reply import Reply, WholeReply
+from endpoints.tokens import TokenCounter
 from endpoints.transport import Call, Exchange, Progress
 
 REFUSAL_S = 2.0  # how long the text of a refusal is waited for
@@ -98,6 +99,7 @@ class Attempts(ABC):
         tls: ssl.SSLContext | None = None,
         streamed: bool = True,
         keep_text: bool = False,
+        counter: TokenCounter | None = None,
         scrub: Callable[[str], str] | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -111,7 +113,7 @@ class Attempts(ABC):
         self._policy = policy or ReusePolicy()
         self._tls = tls
         self._streamed = streamed
-        self._keep_text = keep_text
+        self._keep_text, self._counter = keep_text, counter
         self._scrub = scrub
         self._now = now_ns
         self._watched: set[Watched] = set()
@@ -134,7 +136,8 @@ class Attempts(ABC):
         exchange.attempts += 1
         exchange.reused = False
         exchange.streamed = self._streamed
-        reply = (Reply if self._streamed else WholeReply)(keep_text=self._keep_text, max_event_bytes=self._bounds.event)
+        keep = self._keep_text or self._counter is not None
+        reply = (Reply if self._streamed else WholeReply)(keep_text=keep, max_event_bytes=self._bounds.event)
         try:
             began = await self._attempt(call, exchange, reply, on_progress, fresh=fresh)
         finally:
@@ -142,6 +145,9 @@ class Attempts(ABC):
                 exchange.outcome, exchange.error = Outcome.ERROR_EVENT, reply.error
             exchange.ended_ns = exchange.ended_ns or self._now()
             _copy(reply, exchange)
+            if self._counter is not None:
+                _count(reply, exchange, self._counter)
+                exchange.text = exchange.text if self._keep_text else None
             _clean(exchange, self._scrub)
         return exchange.reused and not began and exchange.outcome is Outcome.RESET
 
@@ -194,6 +200,16 @@ def _clean(exchange: Exchange, scrub: Callable[[str], str] | None) -> None:
         said = getattr(exchange, name)
         if said:
             setattr(exchange, name, (scrub(said) if scrub else said)[: limits.get(name, _NAME_TEXT)])
+
+
+def _count(reply: Reply, exchange: Exchange, counter: TokenCounter) -> None:
+    fragments = reply.fragments
+    if not fragments:
+        return
+    counts = counter.count(fragments)
+    exchange.counted_tokens = sum(counts)
+    if exchange.chunk_tokens is None and exchange.counted_tokens:
+        exchange.chunk_tokens = counts
 
 
 def _copy(reply: Reply, exchange: Exchange) -> None:

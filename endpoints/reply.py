@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from endpoints import dialects
 from endpoints.eventstream import MAX_EVENT_BYTES, EventStreamDecoder, EventTooLarge
@@ -34,6 +34,7 @@ class Reply:
         "_ids",
         "_kept",
         "_learnt",
+        "_sizes",
         "_template",
         "_text",
         "_textless",
@@ -60,6 +61,7 @@ class Reply:
         self._hash = hashlib.blake2b(digest_size=8)
         self._text = bytearray()  # not hashed yet
         self._kept = bytearray() if keep_text else None
+        self._sizes: list[int] | None = [] if keep_text else None  # bytes of each fragment
         self._template: Template | None = None
         self._framed: Template | None = None  # the same, as a block by itself
         self._between = False  # no event has begun
@@ -95,6 +97,8 @@ class Reply:
                 self.chunk_ns.append(at_ns)
                 self.text_bytes += len(text)
                 self._text += text
+                if self._sizes is not None:
+                    self._sizes.append(len(text))
                 if len(self._text) >= _HASHED:
                     self._settle()
                 return 1
@@ -142,6 +146,8 @@ class Reply:
         self.chunk_ns.append(at_ns)
         self.text_bytes += len(text)
         self._text += text
+        if self._sizes is not None:
+            self._sizes.append(len(text))
         if len(self._text) >= _HASHED:
             self._settle()
 
@@ -185,6 +191,15 @@ class Reply:
         # Halves of a surrogate pair may have come apart; one without the other cannot be stored.
         halves = self._kept.decode("utf-8", "surrogatepass")
         return halves.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+    @property
+    def fragments(self) -> list[str] | None:
+        """The text of each fragment, where text is kept."""
+        if self._kept is None or self._sizes is None:
+            return None
+        self._settle()
+        ends = [0, *accumulate(self._sizes)]
+        return [self._kept[a:b].decode("utf-8", "replace") for a, b in pairwise(ends)]
 
     def chunk_tokens(self) -> list[int] | None:
         """Tokens in each fragment, or None where they cannot be known.

@@ -14,6 +14,7 @@ from endpoints.dialects import MAX_TOKENS, ROUTES, RequestShape
 from endpoints.fast import FastTransport
 from endpoints.http import HttpTransport
 from endpoints.tls import context_of
+from endpoints.tokens import counter_of
 from profiles.loading import ResolvedArm
 from profiles.models import Limits, Tls
 from profiles.secrets import read_key, redact, redact_urls, secrets_in
@@ -33,6 +34,7 @@ class Target:
     timeouts: Timeouts
     metrics_url: tuple[str, ...] = ()  # pages of metrics, one a replica
     metrics: Mapping[str, str] = field(default_factory=dict)  # the profile's own names, quantity -> series
+    tokenizer: str | None = None  # the path of one that counts what the server does not tell
     synthetic: str | None = None  # how it is known that the server accepts drafts by a rule
     trust: Tls = field(default_factory=Tls)  # what `tls` was made from
 
@@ -62,6 +64,7 @@ class Target:
             "tls": self.tls,
             "streamed": self.shape.stream,
             "keep_text": keep_text,
+            "counter": counter_of(self.tokenizer) if self.tokenizer else None,
             "scrub": lru_cache(64)(self.scrub),  # most of what is scrubbed says the same in every reply
         }
         if self.proxy:
@@ -79,7 +82,10 @@ def target_of(
     timeouts: Timeouts,
     env: Mapping[str, str],
 ) -> Target:
-    """Read the arm's key and put its requests together. Raises ProfileError when the key is not where it was named."""
+    """Read the arm's key and put its requests together.
+
+    Raises ProfileError when the key, or a tokenizer, is not where it was named.
+    """
     key = read_key(arm.auth, env)
     headers = dict(arm.headers)
     if key is not None:
@@ -97,8 +103,10 @@ def target_of(
     )
     tls, proxy = context_of(arm.tls), arm.proxy == "env"
     synthetic = "declared in the profile" if arm.speculation is not None and arm.speculation.synthetic else None
-    pages = arm.metrics_url, arm.metrics
-    return Target(arm.name, arm.url, headers, shape, tls, proxy, secrets, timeouts, *pages, synthetic, arm.tls)
+    if arm.tokenizer is not None:
+        counter_of(arm.tokenizer)
+    told = arm.metrics_url, arm.metrics, arm.tokenizer, synthetic
+    return Target(arm.name, arm.url, headers, shape, tls, proxy, secrets, timeouts, *told, arm.tls)
 
 
 def _unpickled(values: dict[str, Any]) -> Target:

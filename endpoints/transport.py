@@ -50,6 +50,7 @@ class Exchange:
     pause_s: float | None = None  # how long the server asks to wait before the next request
     chunk_ns: MutableSequence[int] = field(default_factory=list)  # of real transports an array('q')
     chunk_tokens: list[int] | None = None
+    counted_tokens: int | None = None  # by a tokenizer of ours
     text_bytes: int = 0
     text_hash: str = ""
     text: str | None = None

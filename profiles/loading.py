@@ -70,6 +70,7 @@ class ResolvedArm:
     stream: bool
     max_tokens_field: str  # auto | max_tokens | max_completion_tokens
     chunk_tokens: str  # none | usage | ids
+    tokenizer: str | None  # the absolute path of a tokenizer.json
     speculation: Speculation | None
 
 
@@ -227,7 +228,7 @@ def _anchored(document: Mapping[str, Any], folder: Path, env: Mapping[str, str])
             anchored["auth"] = anchor(anchored["auth"], "file")
         if "tls" in anchored:
             anchored["tls"] = anchor(anchor(anchor(anchored["tls"], "ca"), "cert"), "key")
-        return anchored
+        return {**anchored, **anchor(anchored, "tokenizer")}
 
     anchored = dict(document)
     if "workload" in anchored:
@@ -313,6 +314,7 @@ def _arm(name: str, own: dict[str, Any], endpoint: dict[str, Any], path: Path_, 
         stream=arm.stream,
         max_tokens_field=arm.max_tokens_field,
         chunk_tokens=arm.chunk_tokens,
+        tokenizer=arm.tokenizer and str(user_path(arm.tokenizer)),
         speculation=arm.speculation,
     )
 

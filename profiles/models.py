@@ -236,7 +236,8 @@ class Endpoint(Strict):
 
     `stream: false` is for an endpoint that cannot stream; `proxy: env` goes through HTTP(S)_PROXY, and never unasked.
     `max_tokens_field` is the name tried first for the length; where it is refused, the other one is taken.
-    `chunk_tokens` asks the server how many tokens each chunk holds, by running usage or by token ids (vLLM, SGLang).
+    `chunk_tokens` asks the server how many tokens each chunk holds, by running usage or by token ids (vLLM, SGLang);
+    `tokenizer`, a tokenizer.json, counts what the server does not tell.
     """
 
     url: EndpointUrl | None = None
@@ -253,6 +254,7 @@ class Endpoint(Strict):
     stream: bool = True
     max_tokens_field: Literal["auto", "max_tokens", "max_completion_tokens"] = "auto"
     chunk_tokens: Literal["none", "usage", "ids"] = "none"
+    tokenizer: Text | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -18,7 +18,7 @@ from endpoints.outcomes import Outcome
 from sweeps.arrow import Ints, flags, ints, lists, texts
 from sweeps.load import Sent
 
-USAGE, CHUNKS, NONE = "usage", "chunks", "none"
+USAGE, TOKENIZER, CHUNKS, NONE = "usage", "tokenizer", "chunks", "none"
 
 _INT, _TEXT, _FLAG = pa.int64(), pa.string(), pa.bool_()
 SCHEMA = pa.schema(
@@ -261,6 +261,8 @@ def _tokens(s: Sent) -> tuple[int | None, int | None, str]:
     if e.output_tokens is not None:
         hidden = e.reasoning_tokens if e.reasoning_tokens and not e.reasoned else 0
         return e.output_tokens, max(0, e.output_tokens - hidden), USAGE
+    if e.counted_tokens is not None:
+        return e.counted_tokens, e.counted_tokens, TOKENIZER
     if e.chunk_ns:
         told = sum(e.chunk_tokens) if e.chunk_tokens else len(e.chunk_ns)
         return told, told, USAGE if e.chunk_tokens else CHUNKS

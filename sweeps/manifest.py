@@ -121,6 +121,7 @@ def comparable(sweep: Sweep, shapes: Mapping[str, RequestShape], prompts: Sequen
             f"arms.{arm.name}.api": arm.api,
             f"arms.{arm.name}.extra_body": _digest(dict(arm.extra_body)),
             f"arms.{arm.name}.headers": sorted(arm.headers),
+            f"arms.{arm.name}.tokenizer": arm.tokenizer,
             f"arms.{arm.name}.speculation": arm.speculation.model_dump() if arm.speculation else None,
             f"arms.{arm.name}.request": [shape.max_tokens_field, shape.include_usage, shape.chunk_tokens],
         }

@@ -111,3 +111,11 @@ def adds_up(result: Measured, ended: list[Sent] | None, level: int) -> None:
     assert counts["failed"] == every["failed"] == 0
     assert point["output_tokens"]["total"] == TOKENS * (3 * level + 2)
     assert point["in_flight"]["max"] <= level
+
+
+def test_a_tokenizers_count_stands_where_usage_is_missing(lab: SimpleNamespace) -> None:
+    told = {"counted_tokens": 9, "tokens": [4, 3, 2]}
+    r = lab.requests(lab.sent(0, output=None, **told), lab.sent(1, output=12, **told))
+    assert list(r.texts("token_source")) == ["tokenizer", "usage"]
+    assert r.ints("output_tokens").tolist() == [9, 12]
+    assert r.ints("output_tokens_after_first_chunk").tolist() == [5, 8]
