@@ -102,3 +102,29 @@ def test_the_server_did_speculate(swept: Path, servers: dict[str, Engine], arm: 
     drafts = servers[arm].metric("vllm:spec_decode_num_drafts_total")
     accepted = servers[arm].metric("vllm:spec_decode_num_accepted_tokens_total")
     assert 1.5 < 1 + accepted / drafts <= DRAFT_TOKENS + 1
+
+
+@pytest.mark.parametrize("arm", SPECULATING)
+def test_every_point_has_the_evidence(swept: Path, arm: str) -> None:
+    """vLLM counts what it drafted and accepted, also what the last step of an answer threw away."""
+    for point in points(swept, arm):
+        told = point["speculation"]
+        assert told["source"] == "counters", told
+        assert told["acceptance_length"] == 1 + told["accepted_tokens"] / told["drafts"]
+        assert told["draft_tokens"] <= DRAFT_TOKENS * told["drafts"]
+        assert sum(told["per_position"]) == told["accepted_tokens"]
+        assert point["server"]["engine"] == "vllm"
+        # Of the tokens after the first, each is a step's own or an accepted one.
+        after_first = told["server_tokens"] - point["counts_all"]["issued"]
+        assert told["accepted_tokens"] + told["drafts"] >= 0.9 * after_first or arm.startswith("ngram")
+        if arm.startswith("draft"):
+            assert told["tokens_per_step"] <= 1.02 * told["acceptance_length"]
+        assert not {"not_speculating", "counters_broken", "foreign_traffic"} & {v["code"] for v in point["verdicts"]}
+
+
+def test_the_off_arm_shows_no_drafts(swept: Path) -> None:
+    for point in points(swept, "off"):
+        assert point["speculation"]["draft_tokens"] is None
+        assert point["speculation"]["tokens_per_step"] == pytest.approx(1, abs=0.1)
+        assert "unexpected_speculation" not in {v["code"] for v in point["verdicts"]}
+        assert point["server"]["engine"] == "vllm"
