@@ -176,6 +176,7 @@ def report(
     """
     from reports.build import build, build_many
     from reports.summary import ReportError
+    from reports.terminal import print_report
 
     alone = len(runs) == 1 and out is None
     folder = runs[0] if alone else out or Path("runs") / f"report-{_stamp()}"
@@ -185,7 +186,9 @@ def report(
         fail(str(exc))
     except OSError as exc:
         fail(f"cannot write the report into {folder}: {exc.strerror or exc}")
-    _print_summary(summary, folder, json)
+    _print_summary(summary, json)
+    if not json:
+        print_report(folder / "report.html")
 
 
 @app.command(epilog="Example:  endsweep demo")
@@ -482,8 +485,12 @@ def _run(prepared: Prepared, out: Path, *, resume: bool, strict: bool, json: boo
         fail(f"cannot write to {out}: {exc.strerror or exc}; what was finished is kept, go on with --resume")
     finally:
         store.close()
-    summary = _reported(out)
-    _print_summary(summary, out, json)
+    summary = _summarised(out)
+    try:
+        _print_summary(summary, json)
+    except BrokenPipeError:
+        _hush()  # whoever read has left; the page is drawn all the same
+    _draw(out, json)
     if signal_code:
         return signal_code
     arms = {point["arm"] for point in summary["points"] if point["valid"]}
@@ -492,16 +499,39 @@ def _run(prepared: Prepared, out: Path, *, resume: bool, strict: bool, json: boo
     return ANSWER_IS_NO if unanswered or invalid else DONE
 
 
-def _reported(run: Path) -> dict[str, Any]:
-    from reports.build import build
-    from reports.summary import ReportError
+def _summarised(run: Path) -> dict[str, Any]:
+    """The answer, stored; without loading anything that draws."""
+    from reports.summary import ReportError, summarise, write_summary
 
     try:
-        return build(run)
+        summary = summarise(run)
+        write_summary(run, summary)
     except ReportError as exc:
         fail(str(exc))
     except OSError as exc:
-        fail(f"cannot write the report into {run}: {exc.strerror or exc}; the points are kept, see `endsweep report`")
+        fail(f"cannot write the summary into {run}: {exc.strerror or exc}; the points are kept, see `endsweep report`")
+    return summary
+
+
+def _draw(run: Path, json: bool) -> None:
+    """Page, pictures and tables, by a process of their own; where they are is the last that is said."""
+    import signal
+
+    from reports.drawing import DrawingError, draw
+    from reports.terminal import print_report
+
+    again = f"all that was measured is kept, `endsweep report {run}` draws it"
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(TERMINATED))  # so that the child ends with us
+    try:
+        draw(run)
+    except DrawingError as exc:
+        fail(f"the page is not drawn: {exc}; {again}")
+    except BaseException:
+        _say(f"endsweep: interrupted while the page was drawn; {again}")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    print_report(run / "report.html", sys.stderr if json else None)
 
 
 async def _swept(run: SweepRun) -> tuple[SweepOutcome, int]:
@@ -520,16 +550,20 @@ async def _swept(run: SweepRun) -> tuple[SweepOutcome, int]:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, number)
-    return await run.run(), code
+    try:
+        return await run.run(), code
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)  # uvloop would keep them when it is closed, and swallow what comes later
 
 
-def _print_summary(summary: dict[str, Any], folder: Path, json: bool) -> None:
+def _print_summary(summary: dict[str, Any], json: bool) -> None:
     if json:
         _print_json(summary)
         return
     from reports.terminal import print_result
 
-    print_result(summary, folder / "report.html")
+    print_result(summary)
 
 
 def _print_json(document: Any) -> None:
@@ -553,6 +587,11 @@ def _say(sentence: str) -> None:
     typer.echo(sentence, err=True)
 
 
+def _hush() -> None:
+    """Nothing more on stdout."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def fail(sentence: str) -> NoReturn:
     """One sentence on stderr, exit code 2."""
     typer.echo(f"endsweep: {sentence}", err=True)
@@ -566,7 +605,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _hush()
         sys.exit(DONE)
 
 

@@ -26,13 +26,14 @@ WIRE: dict[str, Callable[[Truth, int], None]] = {
     "exactness": wire.exactness,
     "memory": wire.memory,
     "startup": wire.startup,
+    "answer": wire.answer,
 }
 OTHERS: dict[str, Callable[[int], None]] = {
     "sweeps": embedded.sweeps,
     "virtual": lambda runs: embedded.virtual_time(),
     "analysis": lambda runs: print(f"\nAnalysis: {analysis.measured(10_000_000)}"),
 }
-SHORT = {"exactness": 3, "memory": 1, "startup": 3, "sweeps": 2}  # runs of the rows that take longest
+SHORT = {"exactness": 3, "memory": 1, "startup": 3, "answer": 3, "sweeps": 2}  # runs of the rows that take longest
 
 
 def main() -> None:

@@ -111,14 +111,30 @@ def startup(server: Truth, runs: int) -> None:
         print(f"  endsweep {words[0]:<8} {plain(cpu)} ({plain(wall)})")
 
 
-# The command, and then what it cost, on stderr.
+def answer(server: Truth, runs: int) -> None:
+    """A run of one small point: all that the sweep's process spends, and what the page's does after the answer."""
+    own, page = [], []
+    for _ in range(runs):
+        with tempfile.TemporaryDirectory() as folder:
+            options = ["--concurrency=4", "--requests=40", "--max-tokens=8", f"--out={folder}/run"]
+            done = pinned([sys.executable, "-c", _TIMED, "run", server.url, *options])
+        spent = done.stderr.rsplit("\n", 3)[-3:-1]
+        own.append(float(spent[1]))
+        page.append(float(spent[0]))
+    print("\nA run of one point of 40 requests, CPU s:")
+    print(f"  start, point.json, answer in the terminal {plain(own)}")
+    print(f"  page and pictures, a process after that   {plain(page)}")
+
+
+# The command, and then what its children and it itself cost, on stderr.
 _TIMED = """
 import resource, sys, endsweep
 try:
     endsweep.main()
 finally:
-    u = resource.getrusage(resource.RUSAGE_SELF)
-    print(u.ru_utime + u.ru_stime, file=sys.stderr)
+    for who in (resource.RUSAGE_CHILDREN, resource.RUSAGE_SELF):
+        u = resource.getrusage(who)
+        print(u.ru_utime + u.ru_stime, file=sys.stderr)
 """
 
 

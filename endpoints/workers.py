@@ -223,7 +223,7 @@ def _hire(number: int) -> tuple[_Child, socket.socket]:
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "endpoints.worker", str(its.fileno())],
+            [sys.executable, "-P", "-m", "endpoints.worker", str(its.fileno())],
             pass_fds=[its.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

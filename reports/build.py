@@ -1,13 +1,11 @@
 """Writes the answer beside what was measured: summary.json, points.csv, report.md, report.html, frontier.png and
 frontier.svg.
 
-The one module that imports the drawing libraries (with those it imports), so that a terminal's answer does not wait
-for them.
+The one module that imports the drawing libraries (with those it imports): a sweep's process never does.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,7 @@ import pyarrow.parquet
 from reports import charts, markdown, page, pictures, tables
 from reports.charts import Series
 from reports.points import load_label
-from reports.summary import ReportError, merge, read_points, summarise
-from sweeps.files import write_atomically
+from reports.summary import ReportError, merge, read_points, summarise, write, write_summary
 
 DRAWN = ("tokens_per_s", "ttft_ms")
 
@@ -51,8 +48,13 @@ def build_many(runs: Sequence[Path], out: Path) -> dict[str, Any]:
 
 
 def write_report(folder: Path, summary: Mapping[str, Any], series: Sequence[Series]) -> None:
-    text = json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    write(folder / "summary.json", text)
+    """All of it."""
+    write_summary(folder, summary)
+    write_pages(folder, summary, series)
+
+
+def write_pages(folder: Path, summary: Mapping[str, Any], series: Sequence[Series]) -> None:
+    """What is made of a summary for people: tables, pictures, pages."""
     write(folder / "points.csv", tables.points_csv(summary))
     chart = charts.pareto(summary)
     if chart is not None:
@@ -80,12 +82,6 @@ def read_series(run: Path) -> list[Series]:
         kept = [row for row in rows if None not in row]
         found.append(Series(point["arm"], load_label(point), point.get("trial") or 1, kept))
     return found
-
-
-def write(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all. What UTF-8 cannot hold (a lone surrogate) is written as its escape."""
-    data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
-    write_atomically(path, lambda temporary: temporary.write_bytes(data))
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from reports.comparison import compare
 from reports.formats import clean, listing
 from reports.points import get, is_measured, load_order, num, verdicts
+from sweeps.files import write_atomically
 from sweeps.frontier import frontier, is_valid
 
 SCHEMA_VERSION = 1
@@ -41,6 +42,22 @@ def summarise(run: Path) -> dict[str, Any]:
     points = [point for _, point in read_points(run)]
     journal = read_journal(run)
     return assemble(manifest, points, journal)
+
+
+def write_summary(run: Path, summary: Mapping[str, Any]) -> None:
+    """Write `summary.json`. Raises OSError."""
+    write(run / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    """What `write_summary` wrote. Raises ReportError."""
+    return _object(run / "summary.json")
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all. What UTF-8 cannot hold (a lone surrogate) is written as its escape."""
+    data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
+    write_atomically(path, lambda temporary: temporary.write_bytes(data))
 
 
 def assemble(

@@ -1,5 +1,5 @@
 """The answer in the terminal: one row a point, the best arm at each load marked, the crossover in words, verdicts
-with remedies, and last the path of the page. Imports none of the drawing libraries."""
+with remedies. Imports none of the drawing libraries."""
 
 from __future__ import annotations
 
@@ -47,11 +47,17 @@ STYLES = {"invalid": "red", "warn": "yellow", "ok": "green"}
 LEGEND = {"*": "* most tok/s at this load", "~": "~ cannot be told apart from the best"}
 
 
-def print_result(summary: Summary, report: Path, file: TextIO | None = None) -> None:
+def print_report(report: Path, file: TextIO | None = None) -> None:
+    """Where the page is: one line, which comes when it is there."""
+    print(f"\nreport: {clean(report, 4000)}", file=file or sys.stdout, flush=True)
+
+
+def print_result(summary: Summary, file: TextIO | None = None) -> None:
     """Print the answer to stdout (or `file`): as a table on a terminal, as plain lines elsewhere."""
     console = Console(file=file or sys.stdout, highlight=False)
     if not console.is_terminal or console.is_dumb_terminal:
-        console.file.write(plain(summary, report))
+        console.file.write(plain(summary))
+        console.file.flush()
         return
     console.print(_table(summary, console.width))
     legend = _legend(summary)
@@ -63,12 +69,11 @@ def print_result(summary: Summary, report: Path, file: TextIO | None = None) -> 
     console.print(Text(verdict_line(summary) + ".", style=STYLES[severity(summary)]))
     for style, line in _remarks(summary):
         console.print(Padding(Text(line, style=style), (0, 0, 0, 2)))
-    console.print()
-    console.print(Text(clean(report, 4000)), soft_wrap=True)
+    console.file.flush()
 
 
-def plain(summary: Summary, report: Path) -> str:
-    """The same without colour and boxes, columns aligned by spaces, sentences unwrapped; ends with the path's line."""
+def plain(summary: Summary) -> str:
+    """The same without colour and boxes, columns aligned by spaces, sentences unwrapped."""
     columns = WIDE
     rows = [[row[c] for c in columns] for row in _rows(summary, columns)]
     table = [list(columns.values()), *rows]
@@ -83,7 +88,7 @@ def plain(summary: Summary, report: Path) -> str:
     lines += [line for line in (_legend(summary),) if line]
     lines += ["", *headline(summary), verdict_line(summary) + "."]
     lines += [f"  {line}" for _, line in _remarks(summary)]
-    return "\n".join([*lines, "", clean(report, 4000)]) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _table(summary: Summary, width: int) -> Table:

@@ -173,13 +173,22 @@ def _ranks(n: int, q: float) -> tuple[int, int] | None:
     """1-based ranks (low, high) of the two order statistics, or None when n is too small for one of them."""
     if n == 0:
         return None
-    from scipy.special import bdtr  # here, since a run's start should not wait for it
-
-    below = bdtr(np.arange(n + 1), n, q)  # P(number of values at or below the quantile <= k)
+    below = binomial_cdf(n, q)  # P(number of values at or below the quantile <= k)
     tail = (1 - LEVEL) / 2
     low = int(np.searchsorted(below, tail, side="right"))
     high = int(np.searchsorted(below, 1 - tail, side="left")) + 1
     return (low, high) if low >= 1 and high <= n else None
+
+
+def binomial_cdf(n: int, q: float) -> Floats:
+    """P(X <= k) of a binomial (n, q), 0 < q < 1, for k = 0..n, shape (n + 1,): outward from the likeliest k by the
+    ratios of neighbours, P(k + 1) / P(k) = (n - k) / (k + 1) * q / (1 - q). (To load scipy for it takes longer than
+    all the rest of a point's analysis.)"""
+    k, top = np.arange(n), int(n * q)
+    ratios = np.log((n - k) / (k + 1) * (q / (1 - q)))
+    terms = np.exp(np.concatenate([-np.cumsum(ratios[:top][::-1])[::-1], [0.0], np.cumsum(ratios[top:])]))
+    cdf: Floats = np.cumsum(terms) / terms.sum()
+    return cdf
 
 
 def _least(q: float) -> int:

@@ -12,8 +12,8 @@ from html.parser import HTMLParser
 import pytest
 
 from reports import charts, markdown, page, pictures, tables
-from reports.build import build, build_many, read_series, write
-from reports.summary import ReportError, assemble
+from reports.build import build, build_many, read_series
+from reports.summary import ReportError, assemble, write
 from reports.terminal import plain
 
 HOSTILE = "</script><img src=http://evil.example/x onerror=alert(1)><b>\x1b[31m\u202e'\"&|`[a](http://evil.example)"
@@ -229,7 +229,7 @@ def test_points_of_an_open_loop_are_listed_but_not_on_the_curve(make, tmp_path):
     )
     assert len(summary["frontier"]["arms"]["off"]) == 2
     assert "12.5/s" in Page(page.render(summary, [])).text
-    assert "12.5/s" in plain(summary, tmp_path / "report.html")
+    assert "12.5/s" in plain(summary)
 
 
 def test_one_arm_and_three_arms(make):
