@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import shutil
 import sys
 import tempfile
 import time
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,55 +21,70 @@ from endpoints.transport import Call, Exchange
 from sweeps.load import LoadPlan, Sent, Window
 from sweeps.point import PointFacts, analysed
 from sweeps.prompts import FILLER, MEASURE, WARMUP, Planned
+from sweeps.requests import read_requests
 from sweeps.spool import FileSpool
 from sweeps.verdicts import Earlier
 
 STREAMS, FRAGMENTS, GAP_NS = 8192, 256, 25_000_000
+TWENTY_MINUTES = STREAMS * 1200 * 10**9 // GAP_NS  # fragments of all streams
+_BYTES = 4  # a fragment on disk, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """`store_us`: CPU of this process to take in and write one request; `seconds`: wall time from the stored file to
-    `point.json` and series; `peak_bytes`: the process's largest resident size, `before_bytes`: that before anything."""
+    `point.json` and series, `cpu_s`: CPU of that; `peak_bytes`: the process's largest resident size, `before_bytes`:
+    that before anything."""
 
     requests: int
     chunks: int
     store_us: float
     file_bytes: int
     seconds: float
+    cpu_s: float
     before_bytes: int
     peak_bytes: int
 
     def __str__(self) -> str:
         return (
             f"{self.requests:>9,} requests {self.chunks:>12,} chunks | stored at {self.store_us:.1f} us a request, "
-            f"{self.file_bytes / self.chunks:.2f} B a chunk | point.json in {self.seconds:.1f} s | "
+            f"{self.file_bytes / 1e6:,.0f} MB on disk, {self.file_bytes / self.chunks:.2f} B a chunk | "
+            f"point.json in {self.seconds:.1f} s ({self.cpu_s:.1f} s of CPU) | "
             f"peak RSS {self.peak_bytes / 1e6:.0f} MB ({self.before_bytes / 1e6:.0f} MB before)"
         )
 
 
-def measured(chunks: int) -> Row:
+def scale() -> None:
+    """A point of 8,192 streams for 20 minutes at 40 chunks a second each; as much of it as the disk holds."""
+    room = int(shutil.disk_usage(tempfile.gettempdir()).free * 0.8) // _BYTES
+    chunks = min(TWENTY_MINUTES, room)
+    share = "" if chunks == TWENTY_MINUTES else f", cut to {chunks / TWENTY_MINUTES:.0%}: the disk holds no more"
+    print(f"\n{STREAMS:,} streams for 20 minutes{share}: {measured(chunks)}")
+
+
+def measured(chunks: int, streams: int = STREAMS) -> Row:
     """Inject so many fragments, store and analyse them."""
     before = peak_bytes()
-    n = max(2 * STREAMS, chunks // FRAGMENTS)
+    n = max(2 * streams, chunks // FRAGMENTS)
     with tempfile.TemporaryDirectory() as folder:
         spool = FileSpool(Path(folder) / "requests.parquet.tmp")
         spent, last = 0.0, 0
-        for sent in injected(n):
+        for sent in injected(n, streams):
             began = time.process_time()
             spool.add(sent)
             spent += time.process_time() - began
             last = max(last, sent.exchange.ended_ns or 0)
         began = time.process_time()
-        requests = spool.finish()
+        spool.finish()
         spent += time.process_time() - began
         length = FRAGMENTS * GAP_NS
-        began = time.perf_counter()
-        point, _ = analysed(requests, facts(Window(length, last - length, 0)))
+        began, cpu = time.perf_counter(), time.process_time()
+        requests = read_requests(spool.path)
+        point, _ = analysed(requests, facts(Window(length, last - length, 0), streams))
         json.dumps(point, allow_nan=False)
-        seconds = time.perf_counter() - began
+        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
         size = spool.path.stat().st_size
-    return Row(n, n * FRAGMENTS, spent / n * 1e6, size, seconds, before, peak_bytes())
+    return Row(n, n * FRAGMENTS, spent / n * 1e6, size, seconds, cpu, before, peak_bytes())
 
 
 def injected(n: int, streams: int = STREAMS, fragments: int = FRAGMENTS) -> Iterator[Sent]:
@@ -104,10 +120,10 @@ def injected(n: int, streams: int = STREAMS, fragments: int = FRAGMENTS) -> Iter
         yield Sent(planned, i % streams, begin, exchange, phase == MEASURE, phase)
 
 
-def facts(window: Window) -> PointFacts:
+def facts(window: Window, streams: int = STREAMS) -> PointFacts:
     return PointFacts(
         arm="a",
-        plan=LoadPlan(STREAMS, 60.0, None),
+        plan=LoadPlan(streams, 60.0, None),
         trial=1,
         window=window,
         origin_unix_ns=0,
@@ -135,7 +151,11 @@ def main() -> None:
     """Print one row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chunks", type=int, default=10_000_000)
-    print(measured(parser.parse_args().chunks))
+    parser.add_argument("--streams", type=int, default=STREAMS)
+    parser.add_argument("--json", action="store_true")
+    a = parser.parse_args()
+    row = measured(a.chunks, a.streams)
+    print(json.dumps(asdict(row)) if a.json else row)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def memory(server: Truth, runs: int) -> None:
                 stored = any(Path(folder).glob("run/points/*/*/point.json"))
                 phase = "in the report" if stored else "in the analysis" if begun and not flow else "while streams flow"
                 peak[phase] = max(peak[phase], used)
-                time.sleep(0.25)
+                time.sleep(0.05)
             for phase, most in peak.items():
                 peaks[phase].append(most)
     print("\nPeak memory of a whole run at 1,024 streams (PSS, all processes), MB:")

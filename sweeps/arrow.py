@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keep what was freed, thread by thread
+
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 

@@ -24,6 +24,7 @@ Texts = npt.NDArray[np.object_]
 Codes = npt.NDArray[np.int32]
 
 _LISTS = ("chunk_offsets_us", "chunk_tokens")
+_AT_ONCE = 2**16  # fragments; so few that what is computed of them stays in the processor's cache
 _UNUSED = ("worker", "request_id", "text_hash")  # stored for others
 _READ = [field.name for field in SCHEMA if field.name not in (*_LISTS, *_UNUSED)]
 
@@ -59,7 +60,7 @@ class Tally(Protocol):
 class Source(Protocol):
     """Where the rows are: tables in memory, or the row groups of a file."""
 
-    def columns(self) -> pa.Table: ...
+    def columns(self, names: Sequence[str]) -> Iterator[tuple[str, pa.ChunkedArray]]: ...
 
     def blocks(self) -> Iterator[pa.Table]: ...
 
@@ -69,8 +70,7 @@ class Requests:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        table = source.columns()
-        index = to_ints(table.column("index"))
+        index = to_ints(next(source.columns(["index"]))[1])
         order = None if (index[1:] > index[:-1]).all() else np.argsort(index, kind="stable")
         self._row = np.arange(len(index)) if order is None else np.argsort(order)  # of each stored row
 
@@ -80,8 +80,8 @@ class Requests:
         self._ints: dict[str, Ints] = {}
         self._flags: dict[str, Bools] = {}
         self._codes: dict[str, tuple[Codes, pa.Array]] = {}
-        for name in _READ:
-            column, kind = table.column(name), SCHEMA.field(name).type
+        for name, column in source.columns(_READ):
+            kind = SCHEMA.field(name).type
             if kind == pa.int64():
                 self._ints[name] = sorted_by_index(to_ints(column))
             elif kind == pa.bool_():
@@ -118,11 +118,12 @@ class Requests:
         for table in self._source.blocks():
             rows = self._row[at : at + table.num_rows]
             at += table.num_rows
-            if len(rows) and (fragments := self._fragments(rows, table)) is not None:
+            for begin, end in _pieces(self.ints("chunks")[rows]):
+                fragments = self._fragments(rows[begin:end], table.slice(begin, end - begin))
                 for one in tallies:
                     one.add(fragments)
 
-    def _fragments(self, rows: Ints, table: pa.Table) -> Fragments | None:
+    def _fragments(self, rows: Ints, table: pa.Table) -> Fragments:
         sizes = self.ints("chunks")[rows]
         offsets, told_lists = (table.column(name).combine_chunks() for name in _LISTS)
         if offsets.null_count:
@@ -137,6 +138,16 @@ class Requests:
             told[known[owner]] = to_ints(told_lists.flatten())
         output = np.maximum(self.ints("output_tokens")[rows], 0)
         return Fragments(rows, sizes, owner, at_ns, _tokens(sizes, owner, told, output), told)
+
+
+def _pieces(sizes: Ints) -> Iterator[tuple[int, int]]:
+    """Where to cut rows of so many fragments each into pieces of not many more than `_AT_ONCE`, never empty ones."""
+    ends, begin = np.cumsum(sizes), 0
+    while begin < len(sizes):
+        before = int(ends[begin - 1]) if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, before + _AT_ONCE, side="right")))
+        yield begin, end
+        begin = end
 
 
 def _tokens(sizes: Ints, owner: Ints, told: Ints, output: Ints) -> Floats:
@@ -157,8 +168,9 @@ class Tables:
 
     tables: Sequence[pa.Table]
 
-    def columns(self) -> pa.Table:
-        return pa.concat_tables([SCHEMA.empty_table(), *self.tables])
+    def columns(self, names: Sequence[str]) -> Iterator[tuple[str, pa.ChunkedArray]]:
+        whole = pa.concat_tables([SCHEMA.empty_table(), *self.tables])
+        return ((name, whole.column(name)) for name in names)
 
     def blocks(self) -> Iterator[pa.Table]:
         yield from self.tables
@@ -170,9 +182,12 @@ class StoredRows:
 
     path: Path
 
-    def columns(self) -> pa.Table:
+    def columns(self, names: Sequence[str]) -> Iterator[tuple[str, pa.ChunkedArray]]:
+        """One at a time, so that no two are in memory in the file's form."""
         with pq.ParquetFile(self.path) as file:
-            return file.read(columns=_READ)
+            for name in names:
+                yield name, file.read(columns=[name], use_threads=False).column(0)
+        pa.default_memory_pool().release_unused()  # pieces of columns that were put together
 
     def blocks(self) -> Iterator[pa.Table]:
         with pq.ParquetFile(self.path) as file:

@@ -19,9 +19,10 @@ Chunks = Literal["all", "sample", "none"]
 SAMPLE = 16
 """`sample` keeps the fragments of the requests whose index is a multiple of this."""
 
-_MOST_ROWS, _MOST_CHUNKS = 4096, 2**19  # of a batch, which is a row group of the file
+_MOST_ROWS, _MOST_CHUNKS = 4096, 2**17  # of a batch, which is a row group of the file
 _WRITING: dict[str, Any] = {
     "compression": "zstd",
+    "write_statistics": False,  # of 44 columns for each batch
     "use_dictionary": [field.name for field in SCHEMA if field.type == pa.string()],
     # Neighbours are near each other: their differences take a few bits.
     "column_encoding": {
