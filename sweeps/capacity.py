@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 
 from sweeps.plan import ASSUMED_TPS
@@ -64,14 +63,6 @@ def crew_for(
 def room(cores: int, *, local: bool) -> int:
     """Client processes that find a core of their own."""
     return max(1, cores - local)
-
-
-def cores_here() -> int:
-    """Cores this process may run on."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS
-        return os.cpu_count() or 1
 
 
 def warning_for(highest: int, asked: int | None, capacity: Capacity | None, *, cores: int, local: bool) -> str | None:

@@ -16,8 +16,9 @@ from endpoints.workers import WorkerError, WorkerPool
 from profiles.hosts import is_local
 from profiles.loading import Sweep
 from sweeps.budget import Budget
-from sweeps.capacity import ASSUMED, Capacity, cores_here, crew_for
+from sweeps.capacity import ASSUMED, Capacity, crew_for
 from sweeps.clock import RealClock
+from sweeps.cores import cores_here
 from sweeps.events import (
     Listener,
     Note,

@@ -15,7 +15,8 @@ from profiles.errors import ProfileError
 from profiles.hosts import is_local
 from profiles.loading import Sweep, dump_stored
 from profiles.workloads import load_prompts, split
-from sweeps.capacity import ASSUMED, Capacity, cores_here, warning_for
+from sweeps.capacity import ASSUMED, Capacity, warning_for
+from sweeps.cores import cores_here
 from sweeps.events import Listener, Note
 from sweeps.manifest import fingerprints, manifest_of
 from sweeps.measure import Prompts

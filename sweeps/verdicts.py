@@ -195,7 +195,8 @@ def _buffered(c: Context) -> Verdict | None:
     """Fragments that come in bursts: a step's tokens sent one by one (speculation), or a proxy that holds them back.
 
     A proxy that releases B bursts delays the first fragment by up to one burst's period, so it can shorten
-    (last - first), and with it tpot, by up to 1 / (B - 1) of itself.
+    (last - first), and with it tpot, by up to 1 / (B - 1) of itself. A client that is late by as much as lies between
+    two bursts makes bursts of its own, and hides those that come.
     """
     r = c.requests
     if not c.streamed:
@@ -210,22 +211,47 @@ def _buffered(c: Context) -> Verdict | None:
             "let the server stream (TCP_NODELAY set on its sockets; buffering off on the way)",
         )
     per_burst, bursts = _bursts(c)
-    if per_burst is None or per_burst < 1.5:
+    late, gap = c.client.get("loop_lag_ms_p99"), c.metrics["chunk_interval_ms"]["mean"]
+    if per_burst is None:
         return None
+    between = per_burst * (gap or 0.0)
+    ours = late is not None and gap is not None and late >= max(1.0, between)
     moved = 1.0 if bursts <= 1 else 1 / (bursts - 1)
-    if moved <= 0.05 or (c.draft_tokens is not None and per_burst <= c.draft_tokens + 1):
-        return None
+    explained = c.draft_tokens is not None and per_burst <= c.draft_tokens + 1
+    if per_burst < 1.5 or moved <= 0.05 or explained:
+        return _bursts_unseen(late, between) if ours else None
     # More than any drafter gives a step, or hardly more than one burst: not speculation.
     held_back = per_burst > 9 or bursts <= 3
     evidence = f"fragments arrive in bursts of {per_burst:.1f}, {bursts:.0f} bursts a reply: tpot may be off by "
+    evidence += f"{moved:.0%}"
+    if ours:
+        evidence += f"; this client was itself late by {late:.1f} ms (loop_lag p99), so the bursts may be its own"
+    elif not held_back:
+        evidence += "; the cause may be speculation that was not declared"
     return Verdict(
         "buffered",
         INVALID if held_back else WARN,
-        evidence + f"{moved:.0%}" + ("" if held_back else "; the cause may be speculation that was not declared"),
+        evidence,
         "5 % of tpot",
-        "turn buffering off on the way (nginx: proxy_buffering off, or the header X-Accel-Buffering: no)"
+        _UNHURRIED
+        if ours
+        else "turn buffering off on the way (nginx: proxy_buffering off, or the header X-Accel-Buffering: no)"
         if held_back
         else "declare the arm's speculation in a sweep file, or look for a proxy that buffers",
+    )
+
+
+_UNHURRIED = "give the client more free cores, or lower --concurrency, and measure again"
+
+
+def _bursts_unseen(late: float | None, between: float) -> Verdict:
+    return Verdict(
+        "buffered",
+        WARN,
+        f"whether a proxy holds fragments back cannot be seen: this client was late by {late or 0.0:.1f} ms "
+        f"(loop_lag p99) beside {between:.1f} ms from one arrival to the next",
+        "a client that is late by less than that",
+        _UNHURRIED,
     )
 
 

@@ -270,6 +270,17 @@ def bursty(lab: SimpleNamespace, per_burst: int, bursts: int) -> list[Sent]:
 def test_buffered(lab: SimpleNamespace, per_burst: int, bursts: int, drafts: int | None, severity: str | None) -> None:
     found = verdicts(lab, bursty(lab, per_burst, bursts), draft_tokens=drafts)
     assert found.get("buffered") == severity
+    # A client late by nearly as much as lies between bursts can still tell; by more, it says what it cannot.
+    points = bursty(lab, per_burst, bursts)
+    late = [
+        [v for v in judged(lab, points, draft_tokens=drafts, client={"loop_lag_ms_p99": ms}) if v["code"] == "buffered"]
+        for ms in (70.0, 140.0)
+    ]
+    assert [v["severity"] for v in late[0]] == ([severity] if severity else [])
+    (verdict,) = late[1]
+    assert verdict["severity"] == (severity or "warn")
+    assert "this client was" in verdict["evidence"] and "140.0 ms" in verdict["evidence"]
+    assert "client" in verdict["remedy"]
 
 
 @pytest.mark.parametrize(("whole", "severity"), [(2, None), (3, "invalid"), (40, "invalid")])
