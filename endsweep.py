@@ -468,9 +468,9 @@ def _run(prepared: Prepared, out: Path, *, resume: bool, strict: bool, json: boo
     from endpoints.findings import PreflightError
     from endpoints.loops import run_loop
     from reports.live import LiveView
+    from sweeps.records import StoreError
     from sweeps.selftest import capacity_from
     from sweeps.session import look_at_arms, new_run, open_store
-    from sweeps.store import StoreError
 
     try:
         prepared, probed = run_loop(look_at_arms(prepared, _say))

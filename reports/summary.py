@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from reports.comparison import compare
 from reports.formats import clean, listing
 from reports.points import get, is_measured, load_order, num, verdicts
+from sweeps import records
 from sweeps.files import write_atomically
 from sweeps.frontier import frontier, is_valid
 
 SCHEMA_VERSION = 1
-JOURNAL_HEAD = b'{"schema_version"'  # how every line of a journal begins
+T = TypeVar("T")
 
 # What everything after reading relies on; a point that breaks it would fail far from its cause.
 SHAPE: dict[str, Callable[[Any], bool]] = {
@@ -236,14 +237,7 @@ def differences(summaries: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
 
 
 def read_manifest(run: Path) -> dict[str, Any]:
-    path = run / "manifest.json"
-    if not path.is_file():
-        raise ReportError(f"{run} is not a run: it has no manifest.json.")
-    manifest = _object(path)
-    arms = manifest.get("arms")
-    if not isinstance(arms, dict) or not all(isinstance(arm, dict) for arm in arms.values()):
-        raise ReportError(f"{path} is corrupt: it names no arms.")
-    return manifest
+    return _read(records.read_manifest, run)
 
 
 def read_points(run: Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -259,42 +253,15 @@ def read_points(run: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def read_journal(run: Path) -> list[dict[str, Any]]:
-    """The journal's lines; a cut one (the run was killed while writing it; a resume goes on below it) is passed
-    over."""
-    path = run / "journal.jsonl"
-    if not path.is_file():
-        return []
-    lines = path.read_bytes().split(b"\n")
-    entries: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            if line.startswith(JOURNAL_HEAD) or JOURNAL_HEAD.startswith(line):
-                continue
-            raise ReportError(f"{path} is corrupt: line {number} is not JSON.") from None
-        if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
-            raise ReportError(f"{path} is corrupt: line {number} is not an event.")
-        entries.append(entry)
-    return entries
+    return _read(records.read_journal, run)
 
 
 def _object(path: Path) -> dict[str, Any]:
+    return _read(records.read_document, path)
+
+
+def _read(reader: Callable[[Path], T], path: Path) -> T:
     try:
-        value = json.loads(path.read_bytes(), parse_constant=_no_constant)
-    except OSError as error:
-        raise ReportError(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError:
-        raise ReportError(f"{path} is corrupt: it is not strict JSON.") from None
-    if not isinstance(value, dict):
-        raise ReportError(f"{path} is corrupt: it is not a JSON object.")
-    if value.get("schema_version") != SCHEMA_VERSION:
-        version = clean(value.get("schema_version"), 40)
-        raise ReportError(f"{path} has schema version {version}; this endsweep reads version {SCHEMA_VERSION}.")
-    return value
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(name)
+        return reader(path)
+    except records.StoreError as error:
+        raise ReportError(f"{clean(error, 4000)}.") from None

@@ -107,6 +107,7 @@ class SweepRun:
         keys = tuple(p.key for p in self._points)
         for spent in self._store.spent():
             self._budget.spent_before(spent)
+        self._remember_ends()
         earlier = sum(key in kept for key in keys)
         finished, skipped = earlier, 0
         self._store.note("run_started", points=len(keys), already_finished=earlier)
@@ -237,6 +238,16 @@ class SweepRun:
         code = "rate_limited" if lane.ended else "server_capped"
         self._store.note("decision", key, reason="curve_end", code=code, text=text)
         self._listen(Note(f"{key.arm}: {text}: its curve ends here"))
+
+    def _remember_ends(self) -> None:
+        """What an earlier run of this folder saw: a curve that ended at a rate limit has ended."""
+        for name, line in self._store.ends().items():
+            if (lane := self._lanes.get(name)) is None:
+                continue
+            lane.end_named = True
+            if line.get("code") == "rate_limited":
+                lane.ended = str(line.get("text") or "the server's rate limit ended its curve")
+                self._listen(Note(f"{name}: {lane.ended}, as an earlier run saw: no further level is sent to it"))
 
     async def _tell_progress(self, loop: ClosedLoop, key: PointKey) -> None:
         began = time.monotonic()

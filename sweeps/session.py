@@ -21,8 +21,9 @@ from sweeps.events import Listener, Note
 from sweeps.manifest import fingerprints, manifest_of
 from sweeps.measure import Prompts
 from sweeps.plan import PlannedPoint, plan_sweep
+from sweeps.records import StoreError, read_manifest
 from sweeps.runner import SweepRun
-from sweeps.store import RunStore, StoreError, differences, read_manifest
+from sweeps.store import RunStore, differences
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def open_store(prepared: Prepared, probed: Mapping[str, Probed], out: Path, *, r
     if not resume:
         return RunStore.create(out, manifest, dump_stored(sweep))
     before = read_manifest(out)
-    if unlike := differences(before.get("comparable", {}), manifest["comparable"]):
+    if unlike := differences(before["comparable"], manifest["comparable"]):
         raise StoreError(
             f"cannot go on with {out}, its points would not be comparable: {'; '.join(unlike)}; "
             "ask as before, or measure into a new folder (--out)"

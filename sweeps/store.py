@@ -18,10 +18,7 @@ from sweeps.columns import write_parquet
 from sweeps.events import PointKey
 from sweeps.files import name_finally, sync_folder, write_atomically, write_json, write_text
 from sweeps.point import FINISHED, SCHEMA_VERSION
-
-
-class StoreError(Exception):
-    """A run's folder cannot be made, read or gone on with; the text is one sentence with the remedy."""
+from sweeps.records import StoreError, read_journal, read_manifest
 
 
 class RunStore:
@@ -46,7 +43,7 @@ class RunStore:
     @classmethod
     def reopen(cls, path: Path) -> RunStore:
         """Open an existing run to go on with it. Raises StoreError."""
-        manifest = read_manifest(path)
+        manifest, _ = read_manifest(path), read_journal(path)  # before anything is changed
         try:
             return cls(path, _locked_journal(path), manifest)
         except OSError as exc:
@@ -65,7 +62,7 @@ class RunStore:
         keys = {
             PointKey(line["arm"], line["concurrency"], line["trial"])
             for line in read_journal(self.path)
-            if line.get("event") == "point_finished"
+            if line["event"] == "point_finished"
         }
         slugs = {name: arm["slug"] for name, arm in self.manifest["arms"].items()}
         return {
@@ -76,6 +73,14 @@ class RunStore:
         """What every point so far has spent, those that were cut short included (`spent` of their point.json)."""
         ended = ("point_finished", "point_failed")
         return [line["spent"] for line in read_journal(self.path) if line["event"] in ended]
+
+    def ends(self) -> dict[str, dict[str, Any]]:
+        """The decision that named the end of an arm's curve, of those that have one."""
+        return {
+            line["arm"]: line
+            for line in read_journal(self.path)
+            if line["event"] == "decision" and line.get("reason") == "curve_end" and "arm" in line
+        }
 
     def clear(self, slug: str, key: PointKey) -> None:
         """Remove what a cut-short measurement of this point left."""
@@ -129,38 +134,6 @@ class RunStore:
 def point_folder(run: Path, slug: str, key: PointKey) -> Path:
     """`points/<arm slug>/c00064-t1` below the run."""
     return run / "points" / slug / f"c{key.concurrency:05d}-t{key.trial}"
-
-
-def read_manifest(run: Path) -> dict[str, Any]:
-    """A run's manifest. Raises StoreError."""
-    try:
-        manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise StoreError(f"{run} is not a run's folder: it has no manifest.json") from None
-    except (OSError, ValueError) as exc:
-        raise StoreError(f"cannot read {run / 'manifest.json'}: {exc}") from None
-    if not isinstance(manifest, dict) or manifest.get("schema_version") != SCHEMA_VERSION:
-        raise StoreError(f"{run / 'manifest.json'} is of another version of endsweep: measure into a new folder")
-    return manifest
-
-
-def read_journal(run: Path) -> list[dict[str, Any]]:
-    """The journal's lines; a last line that was cut by a kill is passed over. Raises StoreError."""
-    try:
-        raw = (run / "journal.jsonl").read_bytes()
-    except FileNotFoundError:
-        return []
-    except OSError as exc:
-        raise StoreError(f"cannot read {run / 'journal.jsonl'}: {exc.strerror or exc}") from None
-    lines = []
-    for piece in raw.split(b"\n"):
-        try:
-            line = json.loads(piece)
-        except ValueError:
-            continue
-        if isinstance(line, dict):
-            lines.append(line)
-    return lines
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

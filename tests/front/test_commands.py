@@ -111,6 +111,20 @@ def test_kill_in_the_third_point_then_resume(cli: Cli, simulator: SimulatorProce
     assert point(run, "default", 8)["counts"]["completed"] == 12
 
 
+@pytest.mark.parametrize("line", ['{"schema_version": 1, "event": "point_finished"}', '{"text": "x"}', "?"])
+def test_a_bad_journal_is_refused_by_all_that_read_it(
+    line: str, cli: Cli, simulator: SimulatorProcess, tmp_path: Path
+) -> None:
+    words = quick(simulator, "r", "--concurrency", "1")
+    cli(*words)
+    path = tmp_path / "r" / "journal.jsonl"
+    path.write_text(path.read_text() + line + "\n")
+    number = len(path.read_text().splitlines())
+    for command in ([*words, "--resume"], ["report", "r"]):
+        said = cli(*command, code=2).stderr.splitlines()[-1]
+        assert f"journal.jsonl is corrupt: line {number} " in said, said
+
+
 def _journal_so_far(run: Path) -> list[dict]:
     try:
         lines = (run / "journal.jsonl").read_bytes().split(b"\n")[:-1]

@@ -93,3 +93,13 @@ def test_the_quota_ends_the_curve(cli: Cli, bucket: tuple[TokenBucket, str], tmp
     ends = [row["ended_ns"] for row in refused]
     after = [row["issued_ns"] for row in rows if row["issued_ns"] > min(ends)]
     assert min(after) >= min(ends) + 0.9e9, "the whole point waits, not only the slot that was refused"
+
+    # Gone on with, the curve stays ended: nothing is sent but the look at the arm.
+    before = state.served + state.refused
+    again = cli("run", url, *sweep, "--out", "r", "--resume", "--json")
+    assert state.served + state.refused - before <= 1
+    assert "no further level is sent to it" in again.stderr
+    resumed = json.loads(again.stdout)
+    assert {p["concurrency"] for p in resumed["points"]} == {1, 4}
+    assert {s["concurrency"] for s in resumed["skipped"]} == {8, 16}
+    assert resumed["ends"]["default"] == summary["ends"]["default"]

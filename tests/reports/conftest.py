@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 LEVELS = (1, 2, 4, 8, 16, 32)
+SPENT = {"requests": 64, "input_tokens": 64 * 210, "output_tokens": 64 * 128, "usd": None}
 
 
 def tpot_ms(arm: str, concurrency: int) -> float:
@@ -129,7 +130,7 @@ def make_point(
             "workers": 1,
             "transport": "aiohttp",
         },
-        "spent": {"requests": 64, "input_tokens": 64 * 210, "output_tokens": 64 * 128, "usd": None},
+        "spent": SPENT,
         "verdicts": [],
         "errors": [],
     }
@@ -223,6 +224,7 @@ def make_manifest(**changes: Any) -> dict[str, Any]:
         },
         "load": {"levels": list(LEVELS), "seconds": 10, "requests": 36, "exact": False, "warmup": "auto", "trials": 1},
         "limits": {"minutes": 10, "tokens": None, "usd": None, "error_rate": 0.01},
+        "comparable": {"workload.max_tokens": 128},
         "fingerprints": {"comparable": "aa11", "plan": "bb22"},
     } | changes
 
@@ -256,7 +258,7 @@ def write_run(
             frame = pd.DataFrame(make_series(arm, c), columns=["series", "x0", "x1", "y"])
             frame.to_parquet(home / "series.parquet")
         lines.append(event("point_started", arm=arm, concurrency=c, trial=trial))
-        lines.append(event("point_finished", arm=arm, concurrency=c, trial=trial))
+        lines.append(event("point_finished", arm=arm, concurrency=c, trial=trial, spent=SPENT))
     lines.append(event("run_finished"))
     lines = lines if journal is None else journal
     (folder / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

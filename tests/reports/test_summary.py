@@ -54,7 +54,7 @@ def test_killed_run_is_read(make, tmp_path):
         ("manifest.json", None, "is not a run"),
         ("manifest.json", b'{"schema_version": 1, "arms": ', "not strict JSON"),
         ("manifest.json", b'{"schema_version": 2, "arms": {}}', "schema version 2"),
-        ("manifest.json", b'{"schema_version": 1}', "names no arms"),
+        ("manifest.json", b'{"schema_version": 1}', "arms is missing"),
         ("points/off/c00001-t1/point.json", b'{"schema_version": 1, "system_tps": NaN}', "not strict JSON"),
         ("points/off/c00001-t1/point.json", b"\xff\xfe", "not strict JSON"),
         ("points/off/c00001-t1/point.json", b"[]", "not a JSON object"),

@@ -23,9 +23,10 @@ from profiles.workloads import load_prompts, split
 from sweeps.events import Event, PointFinished, PointKey, PointSkipped, SweepFinished, SweepStarted
 from sweeps.measure import Prompts
 from sweeps.plan import plan_sweep
+from sweeps.records import StoreError, read_journal
 from sweeps.runner import SweepOutcome, SweepRun
 from sweeps.session import Prepared, new_run, open_store, prepare
-from sweeps.store import RunStore, StoreError, read_journal
+from sweeps.store import RunStore
 
 LOAD = {"concurrency": [1, 2], "requests": 10, "warmup": 2}
 

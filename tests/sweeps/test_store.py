@@ -13,10 +13,18 @@ import pytest
 from sweeps.columns import table_of, write_parquet
 from sweeps.events import PointKey
 from sweeps.files import write_atomically, write_json, write_text
+from sweeps.records import StoreError, read_journal, read_manifest
 from sweeps.series import series_of
-from sweeps.store import RunStore, StoreError, differences, point_folder, read_journal, read_manifest
+from sweeps.store import RunStore, differences, point_folder
 
-MANIFEST: dict[str, Any] = {"schema_version": 1, "arms": {"off": {"slug": "off"}, "On!": {"slug": "on-1"}}}
+MANIFEST: dict[str, Any] = {
+    "schema_version": 1,
+    "arms": {"off": {"slug": "off"}, "On!": {"slug": "on-1"}},
+    "load": {"levels": [64]},
+    "comparable": {},
+    "created_at": "2026-11-30T11:20:30Z",
+}
+SPENT = {"requests": 1, "input_tokens": 2, "output_tokens": 3, "usd": None}
 KEY = PointKey("On!", 64, 2)
 
 
@@ -26,7 +34,7 @@ def write(lab: SimpleNamespace, store: RunStore, key: PointKey, status: str = "f
     write_parquet(table_of([lab.sent()], 0), store.begin_point(slug, key))
     folder = store.write_point(slug, key, series_of(r, None, r.counted), {"status": status, "n": 1})
     if status == "finished":
-        store.note("point_finished", key)
+        store.note("point_finished", key, spent=SPENT)
     return folder
 
 
@@ -104,7 +112,7 @@ def test_points_without_their_files_are_not_finished(lab: SimpleNamespace, tmp_p
     (folders[1] / "point.json").write_text('{"status": "fini')
     (folders[2] / "requests.parquet").unlink()
     write(lab, store, keys[3], status="interrupted")
-    store.note("point_finished", PointKey("gone", 1, 1))  # an arm this run does not have
+    store.note("point_finished", PointKey("gone", 1, 1), spent=SPENT)  # an arm this run does not have
     assert store.finished() == {keys[4]}
     store.clear("off", keys[3])
     store.clear("off", keys[3])
