@@ -22,7 +22,6 @@ import uvloop
 from endpoints.attempts import ReusePolicy
 from endpoints.http import HttpTransport
 from endpoints.outcomes import Outcome
-from endpoints.simulator.hostile.cases import CASES
 from endpoints.simulator.hostile.server import running
 from endpoints.simulator.null import NullOptions, NullProcess
 from endpoints.target import Target, target_of, timeouts_of
@@ -197,16 +196,6 @@ async def test_deaths_on_reused_connections_are_counted_across_workers() -> None
             e = Exchange(issued_ns=1)
             await transport.send(Call(b'{"model": "good", "stream": true}', 5, 2, 0), e)
             assert (e.outcome, e.attempts, policy.deaths) == (Outcome.OK, 1, 1)
-
-
-@pytest.mark.parametrize("name", ["good"])
-async def test_hostile_cases(name: str) -> None:
-    async with running(name) as hostile, workers(2, hostile.url) as (_, transport):
-        for _ in range(4):
-            e = Exchange(issued_ns=time.monotonic_ns())
-            await transport.send(Call(b'{"model": "%s", "stream": true}' % name.encode(), 9, 2, 0), e)
-            expected = CASES[name].expected
-            assert (e.outcome, e.text, e.output_tokens) == (expected.outcome, expected.text, expected.output_tokens)
 
 
 def test_a_target_travels_with_its_key_and_without_its_tls_context() -> None:

@@ -1,7 +1,7 @@
 """The client against every case of the hostile server, over real sockets: what it reports, field by field; that the
 next requests on the same transport are none the worse; and that what never ends takes neither all memory nor all time.
 
-Another transport is tested by adding its maker to TRANSPORTS.
+Another transport is tested by adding it to TRANSPORTS; those that are there also as worker processes carry them.
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import fields
+from functools import partial
+from pathlib import Path
 
 import pytest
+import pytest_asyncio
 import uvloop
 
-from endpoints.attempts import Attempts, Bounds, Timeouts
+from endpoints.attempts import Attempts, Bounds, ReusePolicy, Timeouts
 from endpoints.fast import FastTransport
 from endpoints.http import HttpTransport
 from endpoints.simulator.hostile.cases import CASES
 from endpoints.simulator.hostile.expected import Case, Expected
 from endpoints.simulator.hostile.server import HostileServer, running
 from endpoints.transport import Call, Exchange, Transport
+from endpoints.workers import WorkerPool
 from sweeps.columns import table_of
 from sweeps.load import Sent
 from sweeps.prompts import Planned
@@ -32,20 +36,19 @@ KEY = "sk-hostile-0123456789"
 MOST_BODY, MOST_EVENT = 24 * 2**20, 8 * 2**20
 
 
-def maker(kind: type[Attempts]) -> Callable[[str], Transport]:
-    def make(url: str) -> Transport:
-        return kind(
-            url,
-            {"Authorization": f"Bearer {KEY}"},
-            timeouts=Timeouts(connect=5, first_byte=0.5, idle=0.5),
-            bounds=Bounds(body=MOST_BODY, event=MOST_EVENT),
-            keep_text=True,
-        )
+def maker(kind: type[Attempts]) -> Callable[[str], Callable[..., Transport]]:
+    """From a URL to what makes a transport for it, which travels to a worker."""
+    return partial(
+        partial,
+        kind,
+        headers={"Authorization": f"Bearer {KEY}"},
+        timeouts=Timeouts(connect=5, first_byte=0.5, idle=0.5),
+        bounds=Bounds(body=MOST_BODY, event=MOST_EVENT),
+        keep_text=True,
+    )
 
-    return make
 
-
-TRANSPORTS: dict[str, Callable[[str], Transport]] = {kind.name: maker(kind) for kind in (HttpTransport, FastTransport)}
+TRANSPORTS = {kind.name: maker(kind) for kind in (HttpTransport, FastTransport)}
 
 by_transport = pytest.mark.parametrize("make", TRANSPORTS.values(), ids=TRANSPORTS)
 
@@ -116,36 +119,52 @@ def at_rest(e: Exchange) -> bool:
 
 @by_transport
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-async def test_a_case(case: Case, make: Callable[[str], Transport]) -> None:
+async def test_a_case(case: Case, make: Callable[[str], Callable[..., Transport]]) -> None:
     await plays(case, make)
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def pool() -> AsyncIterator[WorkerPool]:
+    workers = WorkerPool()
+    yield workers
+    await workers.close()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+async def test_a_case_carried_by_workers(case: Case, pool: WorkerPool) -> None:
+    async with running(case.name) as server:
+        make = TRANSPORTS[FastTransport.name](server.url + "/chat/completions")
+        client = await pool.open(2, make, ReusePolicy())
+        await conforms(case, client, server, lambda: max(map(peak_bytes_of, pool.pids)))
 
 
 @by_transport
 @pytest.mark.parametrize(
     "case", [case for case in CASES.values() if case.kind in ("endings", "http")], ids=lambda case: case.name
 )
-def test_a_case_on_uvloop(case: Case, make: Callable[[str], Transport]) -> None:
+def test_a_case_on_uvloop(case: Case, make: Callable[[str], Callable[..., Transport]]) -> None:
     """Where connections matter, on the loop that sweeps run on as well."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(plays(case, make))
 
 
-async def plays(case: Case, make: Callable[[str], Transport]) -> None:
+async def plays(case: Case, make: Callable[[str], Callable[..., Transport]]) -> None:
     async with running(case.name) as server:
-        client = make(server.url + "/chat/completions")
+        client = make(server.url + "/chat/completions")()
         try:
-            await conforms(case, client, server)
+            await conforms(case, client, server, peak_bytes)
         finally:
             await client.close()
 
 
-async def conforms(case: Case, client: Transport, server: HostileServer) -> None:
+async def conforms(case: Case, client: Transport, server: HostileServer, peak: Callable[[], int]) -> None:
     for _ in range(case.asks - 1):
         assert at_rest(await ask(client, case.name))
-    before = peak_bytes()
+    before = peak()
     e = await ask(client, case.name)
     if case.endless:
-        assert peak_bytes() - before < 5 * MOST_BODY, "memory grows with what never ends"
+        assert peak() - before < 5 * MOST_BODY, "memory grows with what never ends"
         if e.outcome == "bad_stream":  # others end by time
             assert server.sent < 2 * MOST_BODY, "read on beyond the bound"
     assert differences(reported(e, case.expected), case.expected) == {}, e.error
@@ -159,6 +178,15 @@ async def conforms(case: Case, client: Transport, server: HostileServer) -> None
             assert (after.outcome, after.text, after.output_tokens) == ("ok", CASES["good"].expected.text, 8), (
                 after.error
             )
+
+
+def peak_bytes_of(pid: int) -> int:
+    """Of another process; 0 where the system does not tell."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
 def peak_bytes() -> int:
