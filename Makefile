@@ -41,7 +41,7 @@ real: real-llamacpp real-llmock  ## sweep real servers, those that are quick to 
 real-all: real-llamacpp real-cyllama real-llmock real-dynamo real-vllm real-transformers real-nginx  ## sweep all of them
 
 real-llamacpp: $(READY)
-	$(REAL)llamacpp.py
+	$(REAL)llamacpp.py tests/real/test_transports.py
 
 real-cyllama: $(READY)  ## needs Python 3.12 or newer
 	$(REAL)cyllama.py
