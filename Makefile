@@ -67,7 +67,7 @@ fuzz: $(READY)  ## any bytes, cut anywhere, into the event-stream decoder
 	$(BIN)/python -m pip install --quiet --editable '.[fuzz]'
 	$(BIN)/python tests/fuzz/fuzz_decoder.py .cache/fuzz -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096
 
-bench: $(READY)  ## what the client costs and how exact it is, in about ten minutes; ROWS="chunks burst" for some of it
+bench: $(READY)  ## what the client costs and how exact it is, in about ten minutes; ROWS="chunks burst" for some of it; scale and client_bound only by name
 	$(BIN)/python benchmarks/run.py $(ROWS)
 
 clean:

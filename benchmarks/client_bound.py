@@ -12,10 +12,11 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import uvloop
 
+from endpoints.resources import descriptor_shortage, raise_descriptor_limit
 from endpoints.simulator.null import NullOptions, NullProcess
 from sweeps.selftest import Level, Programme, measure_level
 
@@ -24,22 +25,35 @@ PACE = NullOptions(ttft_ms=200, jitter_ms=200, chunk_ms=20, tokens=24)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=3, help="runs of each kind")
-    parser.add_argument("--streams", type=int, default=512, help="when starved")
+    parser.add_argument("--runs", type=int, default=20, help="runs of each kind")
+    parser.add_argument("--streams", type=int, default=2048, help="when starved")
     parser.add_argument("--healthy-streams", type=int, default=64)
     parser.add_argument("--spinners", type=int, default=1)
     parser.add_argument("--only", choices=("healthy", "starved"))
     a = parser.parse_args()
+    kinds = {"healthy": (a.healthy_streams, 0), "starved": (a.streams, a.spinners)}
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} before the start")
+    marks({kind: of for kind, of in kinds.items() if a.only in (None, kind)}, a.runs)
+
+
+def client_bound(runs: int) -> None:
+    """Rows of `make bench`: 64 streams, and 2,048 with a spinning neighbour on the client's core."""
+    print("\nclient_bound, which is to mark a starved client and no healthy one:")
+    marks({"healthy": (64, 0), "starved": (2048, 1)}, runs)
+
+
+def marks(kinds: Mapping[str, tuple[int, int]], runs: int) -> None:
+    """Of each kind (streams, spinners), so many runs, and how many of them the verdict marked."""
+    most = raise_descriptor_limit()
     if not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2:
         sys.exit("this needs Linux and two cores")
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} before the start")
+    if shortage := descriptor_shortage(max(streams for streams, _ in kinds.values()), most):
+        sys.exit(shortage)
     print("         streams  verdict  loop lag client lag   cpu  waited ttft error")
-    kinds = {"healthy": (a.healthy_streams, 0), "starved": (a.streams, a.spinners)}
     for kind, (streams, spinners) in kinds.items():
-        if a.only in (None, kind):
-            rows = [one(kind, streams, spinners) for _ in range(a.runs)]
-            marked = sum(row.client_bound is not None for row in rows)
-            print(f"{kind}: {marked} of {len(rows)} marked\n")
+        rows = [one(kind, streams, spinners) for _ in range(runs)]
+        marked = sum(row.client_bound is not None for row in rows)
+        print(f"{kind}: {marked} of {len(rows)} marked\n")
 
 
 def one(kind: str, streams: int, spinners: int) -> Level:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import analysis, embedded, wire
+from benchmarks import analysis, client_bound, embedded, wire
 from benchmarks.rig import Bystanders, Truth
 
 WIRE: dict[str, Callable[[Truth, int], None]] = {
@@ -33,7 +33,10 @@ OTHERS: dict[str, Callable[[int], None]] = {
     "virtual": lambda runs: embedded.virtual_time(),
     "analysis": lambda runs: print(f"\nAnalysis: {analysis.measured(10_000_000)}"),
 }
-LONG = {"scale": analysis.scale}  # minutes, and gigabytes of disk: only by name
+LONG: dict[str, Callable[[int], None]] = {  # many minutes each, so only by name
+    "scale": lambda runs: analysis.scale(),
+    "client_bound": client_bound.client_bound,
+}
 SHORT = {"exactness": 3, "memory": 1, "startup": 3, "answer": 3, "sweeps": 2}  # runs of the rows that take longest
 
 
@@ -62,7 +65,7 @@ def main() -> None:
             if row in WIRE:
                 WIRE[row](server, runs)
             elif row in LONG:
-                LONG[row]()
+                LONG[row](a.runs or 20)
             else:
                 OTHERS[row](runs)
             sys.stdout.flush()
