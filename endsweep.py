@@ -44,6 +44,9 @@ Warmup = Annotated[str | None, typer.Option(help="requests before the window, or
 MaxTokens = Annotated[int | None, typer.Option(help="output tokens asked of each request")]
 Trials = Annotated[int | None, typer.Option(help="repeat every point so many times")]
 Workers = Annotated[str | None, typer.Option(help="client processes, or auto: as the load needs and the cores allow")]
+CheckEqual = Annotated[
+    int | None, typer.Option(metavar="N", help="compare the arms' greedy answers to N prompts, before the points")
+]
 Seed = Annotated[int | None, typer.Option(help="seed of prompt order and salts")]
 KeyEnv = Annotated[str | None, typer.Option(metavar="NAME", help="environment variable that holds the API key")]
 KeyFile = Annotated[str | None, typer.Option(metavar="FILE", help="file that holds the API key")]
@@ -69,6 +72,7 @@ def run(
     max_tokens: MaxTokens = None,
     trials: Trials = None,
     workers: Workers = None,
+    check_equal: CheckEqual = None,
     seed: Seed = None,
     key_env: KeyEnv = None,
     key_file: KeyFile = None,
@@ -110,6 +114,7 @@ def plan(
     warmup: Warmup = None,
     max_tokens: MaxTokens = None,
     trials: Trials = None,
+    check_equal: CheckEqual = None,
     seed: Seed = None,
     json: AsJson = False,
 ) -> None:
@@ -118,11 +123,11 @@ def plan(
 
     prepared = _prepared(_sweep(spec, _overrides(context.params)), keys=False)
     if json:
-        _print_json(plan_json(prepared.points))
+        _print_json(plan_json(prepared.points, prepared.checks))
         return
     from reports.preview import print_plan
 
-    print_plan(plan_json(prepared.points))
+    print_plan(plan_json(prepared.points, prepared.checks))
 
 
 @app.command(epilog="Example:  endsweep probe https://api.example.com/v1 --model my-model --key-env EXAMPLE_API_KEY")
@@ -226,6 +231,7 @@ def simulate(
     natural_tokens: Annotated[int | None, typer.Option(help="mean natural length of answers; 0: as asked")] = None,
     api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help="ask for the key in this variable")] = None,
     seed: Annotated[int, typer.Option(help="seed of what speculation accepts")] = 0,
+    diverge: Annotated[float, typer.Option(help="share of prompts whose text turns into another half way")] = 0.0,
     hostile: Annotated[
         str | None, typer.Option(metavar="CASE", help="serve this bad behaviour instead; `list` names them all")
     ] = None,
@@ -258,6 +264,7 @@ def simulate(
             burst=burst,
             api_key_env=api_key_env,
             seed=seed,
+            diverge=diverge,
             **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
         )
         options.engine_config()
@@ -384,7 +391,7 @@ def _overrides(given: Mapping[str, Any]) -> dict[str, Any]:
         "limits": _given(limits),
     }
     document = {name: section for name, section in document.items() if section}
-    return document if seed is None else document | {"seed": seed}
+    return document | _given({"check_equal": option("check_equal"), "seed": seed})
 
 
 def _whole(text: str | None) -> int | str | None:
@@ -448,7 +455,7 @@ def _consent(prepared: Prepared, given: bool) -> None:
     away = sorted({arm.url for arm in prepared.sweep.arms if not is_local(arm.url)})
     if not away:
         return
-    totals = totals_of(prepared.points)
+    totals = totals_of(prepared.points, prepared.checks)
     price = f", about {usd(totals['usd'])}" if totals["usd"] is not None else ""
     typer.echo(
         f"About to send about {totals['requests']:,} requests, {totals['tokens']:,} tokens{price}, "

@@ -219,6 +219,7 @@ def _copy(reply: Reply, exchange: Exchange) -> None:
     exchange.text_bytes = reply.text_bytes
     exchange.text_hash = reply.text_hash
     exchange.text = reply.text
+    exchange.token_ids = reply.token_ids()
     exchange.reasoned = reply.reasoned
     exchange.finish_reason = reply.finish_reason
     exchange.model = reply.model

@@ -91,7 +91,7 @@ class Delta:
     visible: str = ""
     hidden: str = ""
     reasoned: bool = False
-    token_ids: int | None = None  # how many token ids the event lists, where a server lists them
+    token_ids: list[Any] | None = None  # those that the event lists, where a server lists them
     finish_reason: str | None = None
     usage: Usage | None = None
     drafting: Drafting | None = None
@@ -131,7 +131,7 @@ def interpret(doc: Mapping[str, Any], kind: bytes = b"", *, whole: bool = False)
     visible = hidden = ""
     reasoned = False
     finish: str | None = None
-    token_ids: int | None = None
+    token_ids: list[Any] | None = None
     error = error_of(doc, kind)
     usage = usage_of(doc.get("usage"))
     choices = doc.get("choices")
@@ -150,7 +150,7 @@ def interpret(doc: Mapping[str, Any], kind: bytes = b"", *, whole: bool = False)
                 visible += text
             ids = choice.get("token_ids")
             if isinstance(ids, list):
-                token_ids = (token_ids or 0) + len(ids)
+                token_ids = [*token_ids, *ids] if token_ids else ids
             delta = choice.get("message" if whole else "delta")
             if isinstance(delta, dict):
                 content = delta.get("content")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from itertools import accumulate, pairwise
+from typing import Any
 
 from endpoints import dialects
 from endpoints.eventstream import MAX_EVENT_BYTES, EventStreamDecoder, EventTooLarge
@@ -33,6 +34,7 @@ class Reply:
         "_hash",
         "_ids",
         "_kept",
+        "_kept_ids",
         "_learnt",
         "_sizes",
         "_template",
@@ -62,6 +64,7 @@ class Reply:
         self._text = bytearray()  # not hashed yet
         self._kept = bytearray() if keep_text else None
         self._sizes: list[int] | None = [] if keep_text else None  # bytes of each fragment
+        self._kept_ids: list[Any] = []  # of a reply whose text is kept
         self._template: Template | None = None
         self._framed: Template | None = None  # the same, as a block by itself
         self._between = False  # no event has begun
@@ -162,12 +165,14 @@ class Reply:
             self._fragment((delta.hidden + delta.visible).encode("utf-8", "surrogatepass"), at_ns)
             self._cumulative.append(delta.usage.output_tokens if delta.usage else None)
             # Tokens without text (a character not yet whole) belong to the fragment that they complete.
-            self._ids.append(None if delta.token_ids is None else self._textless + delta.token_ids)
+            self._ids.append(None if delta.token_ids is None else self._textless + len(delta.token_ids))
             self._textless = 0
             if delta.visible and self.first_visible_ns is None:
                 self.first_visible_ns = at_ns
         else:
-            self._textless += delta.token_ids or 0
+            self._textless += len(delta.token_ids or ())
+        if delta.token_ids and self._kept is not None:
+            self._kept_ids += delta.token_ids
         if delta.usage is not None:
             self.usage = delta.usage.after(self.usage)
         self.drafting = delta.drafting or self.drafting
@@ -200,6 +205,11 @@ class Reply:
         self._settle()
         ends = [0, *accumulate(self._sizes)]
         return [self._kept[a:b].decode("utf-8", "replace") for a, b in pairwise(ends)]
+
+    def token_ids(self) -> list[int] | None:
+        """All token ids of a reply whose text is kept; None where the server lists none, or not those of every text."""
+        whole = None not in self._ids and all(type(i) is int and 0 <= i < 2**63 for i in self._kept_ids)
+        return self._kept_ids if self._kept_ids and whole and len(self._ids) == len(self.chunk_ns) else None
 
     def chunk_tokens(self) -> list[int] | None:
         """Tokens in each fragment, or None where they cannot be known.

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from endpoints.attempts import Attempts, ReusePolicy, Timeouts
+from endpoints.attempts import Attempts, Bounds, ReusePolicy, Timeouts
 from endpoints.dialects import MAX_TOKENS, ROUTES, RequestShape
 from endpoints.fast import FastTransport
 from endpoints.http import HttpTransport
@@ -56,10 +56,13 @@ class Target:
         """The text without this arm's secrets, wherever a server may have echoed them, and without those of URLs."""
         return redact_urls(redact(text, self.secrets))
 
-    def transport(self, policy: ReusePolicy | None = None, *, keep_text: bool = False) -> Attempts:
+    def transport(
+        self, policy: ReusePolicy | None = None, *, keep_text: bool = False, bounds: Bounds | None = None
+    ) -> Attempts:
         """A new transport, with connections of its own."""
         options: dict[str, Any] = {
             "timeouts": self.timeouts,
+            "bounds": bounds,
             "policy": policy,
             "tls": self.tls,
             "streamed": self.shape.stream,

@@ -54,6 +54,7 @@ class Exchange:
     text_bytes: int = 0
     text_hash: str = ""
     text: str | None = None
+    token_ids: list[int] | None = None  # where texts are kept, and the server lists them
     input_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None

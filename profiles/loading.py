@@ -42,6 +42,7 @@ _OPTIONS = {
     "limits.usd": "--max-usd",
     "limits.tokens": "--max-total-tokens",
     "limits.minutes": "--max-minutes",
+    "check_equal": "--check-equal",
     "seed": "--seed",
 }
 COMMAND_LINE = "command line"
@@ -102,7 +103,10 @@ class ResolvedLoad:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep, ready to be planned. `stored` is the document as asked: `${NAME}` unexpanded, secrets redacted."""
+    """A sweep, ready to be planned. `stored` is the document as asked: `${NAME}` unexpanded, secrets redacted.
+
+    `check_equal`: of how many prompts the arms' greedy answers are compared.
+    """
 
     name: str
     arms: tuple[ResolvedArm, ...]
@@ -111,6 +115,7 @@ class Sweep:
     limits: Limits
     seed: int
     stored: dict[str, Any]
+    check_equal: int = 0
 
     @property
     def slug(self) -> str:
@@ -144,6 +149,7 @@ def load_sweep(path: Path | None, overrides: Mapping[str, Any], env: Mapping[str
         limits=asked.limits,
         seed=asked.seed,
         stored=redact_sweep({**raw, "name": raw.get("name") or escape(name)}),
+        check_equal=asked.check_equal,
     )
 
 

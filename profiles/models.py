@@ -353,6 +353,7 @@ class SweepFile(Strict):
     workload: Workload = Field(default_factory=lambda: Workload(use="chat-short"))
     load: Load = Field(default_factory=Load)
     limits: Limits = Field(default_factory=Limits)
+    check_equal: Annotated[int, Field(ge=0, le=10_000)] = 0  # prompts whose greedy answers are compared between arms
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
 

@@ -34,6 +34,14 @@ def print_plan(plan: Mapping[str, Any]) -> None:
         ]
         table.add_row(*row, *([usd(point["usd"])] if priced else []))
     console.print(table)
+    for check in plan["checks"]:
+        cost = f", {usd(check['usd'])}" if priced else ""
+        console.print(
+            f"{clean(check['arm'], 40)}, before the points: {integer(check['prompts'])} greedy prompts"
+            f"{', twice' if check['repeats'] == 2 else ''}, to compare answers: {integer(check['requests'])} requests, "
+            f"{integer(check['tokens'])} tokens{cost}, {seconds(check['seconds'])}.",
+            soft_wrap=True,
+        )
     totals, assumed = plan["totals"], plan["assumptions"]
     cost = f", {usd(totals['usd'])}" if priced else ""
     console.print(

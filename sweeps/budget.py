@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from endpoints.transport import Call, Exchange
 from profiles.models import Limits
 from sweeps.load import Sent
-from sweeps.plan import PlannedPoint
+from sweeps.plan import PlannedCheck, PlannedPoint
 
 
 @dataclass(slots=True)
@@ -27,8 +28,11 @@ class Budget:
         self.began = self.now()
 
     def spend(self, sent: Sent, prices: tuple[float, float] | None) -> None:
+        """Count one ended request of a point."""
+        self.count(sent.planned.call, sent.exchange, prices)
+
+    def count(self, call: Call, exchange: Exchange, prices: tuple[float, float] | None) -> None:
         """Count one ended request."""
-        exchange, call = sent.exchange, sent.planned.call
         if exchange.sent_ns is None:
             return  # never left this machine
         if exchange.status is not None and not 200 <= exchange.status < 300:
@@ -61,8 +65,8 @@ class Budget:
         limit = self.limits.minutes
         return math.inf if limit is None else max(0.0, 60 * limit - (self.now() - self.began))
 
-    def cannot_afford(self, point: PlannedPoint) -> str | None:
-        """One sentence when the point's estimate does not fit into what is left of tokens or money, else None."""
+    def cannot_afford(self, point: PlannedPoint | PlannedCheck) -> str | None:
+        """One sentence when the estimate does not fit into what is left of tokens or money, else None."""
         if why := self.used_up():
             return why
         limits, tokens = self.limits, point.input_tokens + point.output_tokens

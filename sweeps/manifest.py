@@ -86,6 +86,7 @@ def manifest_of(
             "workers": load.workers,
         },
         "limits": sweep.limits.model_dump(),
+        "check_equal": sweep.check_equal,
         "comparable": facts,
     }
 

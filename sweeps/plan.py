@@ -36,6 +36,38 @@ class PlannedPoint:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedCheck:
+    """An arm's part in the check for equal answers: each of `prompts` asked `repeats` times, one request at a time.
+    Estimates as those of a point."""
+
+    arm: str
+    prompts: int
+    repeats: int
+    seconds: float
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    usd: float | None
+
+
+def plan_checks(sweep: Sweep, measured: Sequence[Prompt]) -> tuple[PlannedCheck, ...]:
+    """The check in every arm, none where it is not wanted: the first arm answers twice, to show its own noise."""
+    prompts = min(sweep.check_equal, len({p.text for p in measured}))
+    if not prompts:
+        return ()
+    size = sum(len(p.text.encode()) for p in measured) / len(measured) + len((sweep.workload.system or "").encode())
+    each, length = math.ceil(size / _BYTES_PER_TOKEN), ASSUMED_TTFT_S + sweep.workload.max_tokens / ASSUMED_TPS
+    checks = []
+    for arm in sweep.arms:
+        repeats = 2 if arm is sweep.arms[0] else 1
+        requests = repeats * prompts
+        inputs, outputs, prices = requests * each, requests * sweep.workload.max_tokens, prices_of(arm)
+        usd = None if prices is None else inputs * prices[0] + outputs * prices[1]
+        checks.append(PlannedCheck(arm.name, prompts, repeats, requests * length, requests, inputs, outputs, usd))
+    return tuple(checks)
+
+
 def plan_sweep(sweep: Sweep, measured: Sequence[Prompt]) -> tuple[PlannedPoint, ...]:
     """All points in the order they run: levels ascending; at each, the arms next to each other, in an order that turns
     round from one trial and level to the next (A B, B A), so that neither arm always comes first."""
@@ -96,18 +128,19 @@ def curve_regions(levels: Sequence[int]) -> dict[str, tuple[int, int] | None]:
     return regions(low, high) if high > FIXED_LOW else {}
 
 
-def totals_of(points: Sequence[PlannedPoint]) -> dict[str, Any]:
-    """Sums over the points; usd is None when no arm has prices."""
-    priced = [p.usd for p in points if p.usd is not None]
+def totals_of(points: Sequence[PlannedPoint], checks: Sequence[PlannedCheck] = ()) -> dict[str, Any]:
+    """Sums over the points and checks; usd is None when no arm has prices."""
+    all_of_it: list[PlannedPoint | PlannedCheck] = [*points, *checks]
+    priced = [p.usd for p in all_of_it if p.usd is not None]
     return {
-        "seconds": sum(p.seconds for p in points),
-        "requests": sum(p.requests for p in points),
-        "tokens": sum(p.input_tokens + p.output_tokens for p in points),
+        "seconds": sum(p.seconds for p in all_of_it),
+        "requests": sum(p.requests for p in all_of_it),
+        "tokens": sum(p.input_tokens + p.output_tokens for p in all_of_it),
         "usd": sum(priced) if priced else None,
     }
 
 
-def plan_json(points: Sequence[PlannedPoint]) -> dict[str, Any]:
+def plan_json(points: Sequence[PlannedPoint], checks: Sequence[PlannedCheck] = ()) -> dict[str, Any]:
     """The plan as programs read it."""
     bounds = curve_regions([p.key.concurrency for p in points])
     return {
@@ -127,7 +160,19 @@ def plan_json(points: Sequence[PlannedPoint]) -> dict[str, Any]:
             for p in points
         ],
         "regions": {name: list(b) if b else None for name, b in bounds.items()},
-        "totals": totals_of(points),
+        "checks": [
+            {
+                "arm": c.arm,
+                "prompts": c.prompts,
+                "repeats": c.repeats,
+                "seconds": c.seconds,
+                "requests": c.requests,
+                "tokens": c.input_tokens + c.output_tokens,
+                "usd": c.usd,
+            }
+            for c in checks
+        ],
+        "totals": totals_of(points, checks),
         "assumptions": {
             "tokens_per_s_per_user": ASSUMED_TPS,
             "ttft_s": ASSUMED_TTFT_S,

@@ -36,6 +36,7 @@ from sweeps.load import ClosedLoop
 from sweeps.measure import Measurement, Prompts
 from sweeps.plan import PlannedPoint, prices_of
 from sweeps.point import FINISHED
+from sweeps.samecheck import SameCheck
 from sweeps.spool import FileSpool, prune
 from sweeps.store import RunStore
 from sweeps.verdicts import Earlier
@@ -86,6 +87,7 @@ class SweepRun:
         self._lanes = {arm.name: _Lane() for arm in sweep.arms}
         self._budget = Budget(sweep.limits)
         self._running: ClosedLoop | None = None
+        self._asking: asyncio.Task[int] | None = None
         self._stopped: str | None = None
 
     def stop(self, reason: str) -> None:
@@ -93,6 +95,8 @@ class SweepRun:
         self._stopped = reason
         if self._running is not None:
             self._running.stop(reason)
+        if self._asking is not None:
+            self._asking.cancel()
 
     async def run(self) -> SweepOutcome:
         """Measure what is missing. Raises OSError when the run's folder cannot be written."""
@@ -112,6 +116,7 @@ class SweepRun:
         finished, skipped = earlier, 0
         self._store.note("run_started", points=len(keys), already_finished=earlier)
         self._listen(SweepStarted(self._sweep.name, str(self._store.path), keys, earlier))
+        await self._check_equal()
         for number, planned in enumerate(self._points, 1):
             if self._stopped is not None:
                 break
@@ -129,6 +134,27 @@ class SweepRun:
         seconds = time.monotonic() - began
         self._listen(SweepFinished(str(self._store.path), finished - earlier, skipped, interrupted, seconds))
         return SweepOutcome(finished, skipped, interrupted)
+
+    async def _check_equal(self) -> None:
+        """Whether the arms answer alike, where that was asked for: apart from the points, and not counted in them."""
+        if not self._sweep.check_equal:
+            return
+        check = SameCheck(self._sweep, self._prompts.measured, self._store, self._budget, self._listen)
+        for name, lane in self._lanes.items():
+            if self._stopped is not None:
+                break
+            self._asking = asyncio.create_task(check.ask(self._arms[name], self._targets[name], lane.policy))
+            try:
+                sent = await self._asking
+            except asyncio.CancelledError:
+                if self._stopped is None:
+                    raise
+                sent = 0
+            finally:
+                self._asking = None
+            if sent and not self._sweep.workload.salt:  # the points will send these prompts again
+                lane.earlier = replace(lane.earlier, unsalted_points=lane.earlier.unsalted_points + 1)
+        check.conclude()
 
     async def _measure(self, planned: PlannedPoint, number: int, total: int) -> bool:
         key, arm, lane = planned.key, self._arms[planned.key.arm], self._lanes[planned.key.arm]

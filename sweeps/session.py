@@ -20,7 +20,7 @@ from sweeps.cores import cores_here
 from sweeps.events import Listener, Note
 from sweeps.manifest import fingerprints, manifest_of
 from sweeps.measure import Prompts
-from sweeps.plan import PlannedPoint, plan_sweep
+from sweeps.plan import PlannedCheck, PlannedPoint, plan_checks, plan_sweep
 from sweeps.records import StoreError, read_manifest
 from sweeps.runner import SweepRun
 from sweeps.store import RunStore, differences
@@ -34,6 +34,7 @@ class Prepared:
     targets: dict[str, Target]
     prompts: Prompts
     points: tuple[PlannedPoint, ...]
+    checks: tuple[PlannedCheck, ...] = ()
 
 
 def prepare(sweep: Sweep, env: Mapping[str, str], *, keys: bool = True) -> Prepared:
@@ -49,7 +50,8 @@ def prepare(sweep: Sweep, env: Mapping[str, str], *, keys: bool = True) -> Prepa
         for arm in (sweep.arms if keys else ())
     }
     measured, warmup = split(load_prompts(workload))
-    return Prepared(sweep, targets, Prompts(measured, warmup), plan_sweep(sweep, measured))
+    points, checks = plan_sweep(sweep, measured), plan_checks(sweep, measured)
+    return Prepared(sweep, targets, Prompts(measured, warmup), points, checks)
 
 
 async def look_at_arms(prepared: Prepared, say: Say | None = None) -> tuple[Prepared, dict[str, Probed]]:

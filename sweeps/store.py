@@ -70,8 +70,9 @@ class RunStore:
         }
 
     def spent(self) -> list[dict[str, Any]]:
-        """What every point so far has spent, those that were cut short included (`spent` of their point.json)."""
-        ended = ("point_finished", "point_failed")
+        """What every point so far has spent, those that were cut short included (`spent` of their point.json), and what
+        the check for equal answers has."""
+        ended = ("point_finished", "point_failed", "equality_asked")
         return [line["spent"] for line in read_journal(self.path) if line["event"] in ended]
 
     def ends(self) -> dict[str, dict[str, Any]]:

@@ -48,7 +48,7 @@ class Answer:
     def body(self) -> dict[str, Any]:
         """The whole answer at once."""
         ask = self._ask
-        text = pieces(ask.seed, 0, ask.output_tokens)
+        text = self._text(0, ask.output_tokens)
         chat = ask.dialect == "chat"
         said: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         return {
@@ -63,11 +63,18 @@ class Answer:
     def _text_event(self, tokens: int) -> bytes:
         ask = self._ask
         first, self.tokens = self.tokens, self.tokens + tokens
-        text = piece(ask.seed, first) if tokens == 1 else pieces(ask.seed, first, tokens)
+        text = self._text(first, tokens)
         ends = f'"{ask.finish_reason}","stop_reason":null}}]' if self.tokens == ask.output_tokens else "null}]"
         return b"".join(
             (self._before, text.encode(), self._after, ends.encode(), self._running_usage(self.tokens), b"}\n\n")
         )
+
+    def _text(self, first: int, tokens: int) -> str:
+        ask = self._ask
+        if ask.turns_at is not None and first + tokens > ask.turns_at:
+            before = max(0, ask.turns_at - first)
+            return pieces(ask.seed, first, before) + pieces(~ask.seed, first + before, tokens - before)
+        return piece(ask.seed, first) if tokens == 1 else pieces(ask.seed, first, tokens)
 
     def _running_usage(self, tokens: int) -> bytes:
         return b',"usage":' + orjson.dumps(self._usage(tokens)) if self._ask.continuous_usage else b""

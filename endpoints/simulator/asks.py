@@ -14,6 +14,7 @@ from endpoints.simulator.options import SimulatorOptions
 Dialect = Literal["chat", "completions"]
 
 DEFAULT_OUTPUT_TOKENS = 128
+_TURNING = 0x7E57  # another start than that of the text's seed
 
 
 class Refused(Exception):
@@ -29,7 +30,10 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """`output_tokens` is what the answer will have, `finish_reason` how it will end."""
+    """`output_tokens` is what the answer will have, `finish_reason` how it will end.
+
+    From token `turns_at` on its text is another one than the seed says (None: nowhere).
+    """
 
     dialect: Dialect
     prompt_tokens: int
@@ -39,6 +43,7 @@ class Ask:
     stream: bool
     include_usage: bool
     continuous_usage: bool
+    turns_at: int | None = None
 
 
 def estimate_tokens(text: str) -> int:
@@ -87,6 +92,7 @@ def read_ask(dialect: Dialect, raw: bytes, options: SimulatorOptions) -> Ask:
         stream=body.get("stream") is True,
         include_usage=stream_options.get("include_usage") is True,
         continuous_usage=stream_options.get("continuous_usage_stats") is True,
+        turns_at=tokens // 2 if crc32(prompt, _TURNING) < options.diverge * 2**32 else None,
     )
 
 

@@ -43,6 +43,7 @@ class SimulatorOptions:
     natural_tokens: int = _option(0, "mean natural length of answers, which then end with 'stop'; 0: as long as asked")
     api_key_env: str | None = _option(None, "environment variable that holds the key to ask for")
     seed: int = _option(0, "seed of what speculation accepts")
+    diverge: float = _option(0.0, "share of prompts whose text turns into another one half way")
 
     def __post_init__(self) -> None:
         """Raises ValueError, naming the setting."""
@@ -52,6 +53,8 @@ class SimulatorOptions:
             raise ValueError("model must have a name")
         if self.natural_tokens < 0:
             raise ValueError(f"natural_tokens must not be negative, not {self.natural_tokens}")
+        if not 0 <= self.diverge <= 1:
+            raise ValueError(f"diverge must be 0 to 1, not {self.diverge}")
 
     def engine_config(self) -> EngineConfig:
         """Raises ValueError for settings that cannot be."""

@@ -1,0 +1,86 @@
+"""Answers that were kept whole, to be compared: one arm's are one Parquet file, a row an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from endpoints.outcomes import Outcome
+from sweeps.files import write_atomically
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one request brought. `repeat`: 1, or 2 where the same is asked again.
+
+    `token_ids`: where the server lists them; `seeded`: the request carried a seed.
+    """
+
+    prompt_id: str
+    repeat: int
+    outcome: str
+    text: str = ""
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    status: int | None = None
+    error: str | None = None
+    seeded: bool = True
+    model: str | None = None
+    system_fingerprint: str | None = None
+    asked_unix_ns: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == Outcome.OK
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.prompt_id, self.repeat
+
+
+_TYPES = {
+    "repeat": pa.int64(),
+    "token_ids": pa.list_(pa.int64()),
+    "input_tokens": pa.int64(),
+    "output_tokens": pa.int64(),
+    "status": pa.int64(),
+    "seeded": pa.bool_(),
+    "asked_unix_ns": pa.int64(),
+}
+SCHEMA = pa.schema([(f.name, _TYPES.get(f.name, pa.string())) for f in fields(Answer)])
+
+
+def answers_path(run: Path, slug: str) -> Path:
+    """Where an arm's answers are kept below a run's folder."""
+    return run / "points" / slug / "equality" / "responses.parquet"
+
+
+def write_answers(path: Path, answers: Iterable[Answer]) -> None:
+    """Write them whole or not at all, with the folder they go to. Raises OSError."""
+    rows = [tuple(map(_storable, astuple(answer))) for answer in answers]
+    columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
+    arrays = [pa.array(list(values), kind.type) for values, kind in zip(columns, SCHEMA, strict=True)]
+    table = pa.Table.from_arrays(arrays, schema=SCHEMA)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+
+
+def read_answers(path: Path) -> list[Answer]:
+    """The stored answers; none where there is no file, or where what is there is no such table."""
+    try:
+        rows: list[Mapping[str, Any]] = pq.read_table(path, schema=SCHEMA).to_pylist()
+    except (OSError, pa.ArrowException):
+        return []
+    return [Answer(**row) for row in rows]
+
+
+def _storable(value: Any) -> Any:
+    """What UTF-8 cannot hold (a lone surrogate) becomes a question mark."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

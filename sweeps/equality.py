@@ -1,0 +1,326 @@
+"""Same answers? Two arms' greedy answers to the same prompts, compared; what differs, beyond what chance may do.
+
+Speculation is to change the speed of greedy decoding, never its text. But a server may not answer twice alike even by
+itself (another batch, another kernel, another order of sums), so the base arm answers each prompt a second time: that
+is the noise floor. Where an arm answers as the base does, its answer and the base's second one are alike in
+distribution given the base's first, so of the prompts in which just one of these two differs from it, either is the one
+as often as the other: the exact McNemar test (McNemar, Psychometrika 12, 1947; a binomial test on the discordant
+pairs), one-sided, the prompts taken as independent. Of several arms each is tested at its share of the level
+(Bonferroni). Shares have exact binomial intervals (Clopper and Pearson, Biometrika 26, 1934).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sweeps.answers import Answer
+
+LEVEL, ALPHA = 0.95, 0.05
+TEST = "exact McNemar test, one-sided"
+LENGTH = "length"  # the finish reason of a reply that max_tokens cut
+EQUAL, CUT, OTHER_END, DIVERGED = "equal", "cut", "other_end", "diverged"
+SAME, NOISE, CANNOT_TELL, DIFFERENT, UNKNOWN, MEANINGLESS = (
+    "equal",
+    "noise",
+    "cannot_tell",
+    "different",
+    "unknown",
+    "meaningless",
+)
+_WORST_FIRST = (DIFFERENT, UNKNOWN, CANNOT_TELL, NOISE, SAME, MEANINGLESS)
+_EXAMPLES, _BEFORE, _AFTER = 10, 40, 60  # differences shown, and characters around where they begin
+_REPLACED = "\ufffd"  # what is left of a character that was cut
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How two answers to one prompt compare.
+
+    `equal`; `cut`: one is the beginning of the other and was ended by max_tokens (a last step of several tokens may be
+    cut or not); `other_end`: the same text, another finish reason; `diverged`: another text from `at_character` on (and
+    from `at_token`, where both list token ids), counted from 0.
+    """
+
+    kind: str
+    at_character: int | None = None
+    at_token: int | None = None
+
+    @property
+    def diverged(self) -> bool:
+        return self.kind == DIVERGED
+
+
+def difference(one: Answer, other: Answer) -> Difference:
+    """Compare two answers: by token ids where both list them, and by text."""
+    texts = _parting(one.text, other.text, one, other)
+    if one.token_ids and other.token_ids:
+        kind, token = _parting(one.token_ids, other.token_ids, one, other)
+        if kind == DIVERGED:
+            return Difference(DIVERGED, texts[1], token)
+    elif texts[0] == DIVERGED:
+        return Difference(*texts)
+    else:
+        kind = texts[0]
+    if kind == EQUAL and one.finish_reason != other.finish_reason:
+        kind = OTHER_END
+    return Difference(kind)
+
+
+def _parting(a: Sequence[Any], b: Sequence[Any], one: Answer, other: Answer) -> tuple[str, int | None]:
+    """(equal | cut | diverged, length of the common beginning or None)."""
+    if a == b:
+        return EQUAL, None
+    if len(a) > len(b):
+        a, b, one, other = b, a, other, one
+    cut = one.finish_reason == LENGTH
+    if cut and isinstance(a, str):
+        a = a.rstrip(_REPLACED)
+    common = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
+    return (CUT, None) if cut and common == len(a) else (DIVERGED, common)
+
+
+def compare(
+    answers: Mapping[str, Sequence[Answer]], prompts: Sequence[str], ended: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """What `equality.json` holds of the answers of all arms, the base first, to `prompts` (ids, in order).
+
+    `ended`: why an arm was not asked to the end.
+    """
+    ended = ended or {}
+    of = {arm: {a.key: a for a in mine} for arm, mine in answers.items()}
+    base, *others = answers
+    first, second = _repeats(of[base], prompts)
+    floor = _differences(first, second, prompts)
+    alpha = ALPHA / max(1, len(others))
+    arms = {}
+    for arm in others:
+        mine, _ = _repeats(of[arm], prompts)
+        arms[arm] = _verdict(arm, base, _differences(first, mine, prompts), floor, (first, mine), prompts, alpha)
+    failures = [row for arm in answers for row in _failures(arm, of[arm], prompts, ended.get(arm), 1 + (arm == base))]
+    itself = {**_counts(floor), **_where(floor), "examples": _examples(floor, (first, second), prompts)}
+    return {
+        "asked": len(prompts),
+        "base": base,
+        "level": LEVEL,
+        "test": TEST,
+        "floor": itself | {"text": _floor_said(base, floor)},
+        "arms": arms,
+        "failures": failures,
+    } | _overall(arms, _floor_said(base, floor))
+
+
+def with_meaningless(equality: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, Any]:
+    """The same with arms (by name) whose answers cannot be compared, each for its reason; for the base's reason all."""
+    base = equality["base"]
+    arms = {}
+    for arm, row in equality["arms"].items():
+        why = reasons.get(arm) or reasons.get(base)
+        said = f"Whether {arm} answers as {base} does cannot be asked: {why}."
+        arms[arm] = row | {"status": MEANINGLESS, "meaningless": why, "text": said} if why else row
+    return {**equality, "arms": arms} | _overall(arms, equality["floor"]["text"])
+
+
+def _overall(arms: Mapping[str, Mapping[str, Any]], alone: str) -> dict[str, Any]:
+    found = sorted((row for row in arms.values()), key=lambda row: _WORST_FIRST.index(row["status"]))
+    return {
+        "status": found[0]["status"] if found else None,
+        "text": " ".join(row["text"] for row in found) if found else alone,
+    }
+
+
+def _repeats(
+    mine: Mapping[tuple[str, int], Answer], prompts: Sequence[str]
+) -> tuple[dict[str, Answer], dict[str, Answer]]:
+    """Whole answers by prompt: the first ones, the second ones."""
+
+    def whole(repeat: int) -> dict[str, Answer]:
+        found = {prompt: mine.get((prompt, repeat)) for prompt in prompts}
+        return {prompt: answer for prompt, answer in found.items() if answer is not None and answer.ok}
+
+    return whole(1), whole(2)
+
+
+def _differences(
+    one: Mapping[str, Answer], other: Mapping[str, Answer], prompts: Sequence[str]
+) -> dict[str, Difference]:
+    return {prompt: difference(one[prompt], other[prompt]) for prompt in prompts if prompt in one and prompt in other}
+
+
+def _verdict(
+    arm: str,
+    base: str,
+    found: Mapping[str, Difference],
+    floor: Mapping[str, Difference],
+    answers: tuple[Mapping[str, Answer], Mapping[str, Answer]],
+    prompts: Sequence[str],
+    alpha: float,
+) -> dict[str, Any]:
+    tested = [prompt for prompt in found if prompt in floor]
+    only_arm = sum(found[p].diverged and not floor[p].diverged for p in tested)
+    only_base = sum(floor[p].diverged and not found[p].diverged for p in tested)
+    p_value = _p_value(only_arm, only_base)
+    counts, diverged = _counts(found), sum(d.diverged for d in found.values())
+    here, there = (sum(d[p].diverged for p in tested) for d in (found, floor))
+    sizes = (len(found), diverged), (len(tested), there)
+    if not found:
+        status = UNKNOWN
+    elif not diverged:
+        status = SAME
+    elif tested and p_value <= alpha:
+        status = DIFFERENT
+    else:
+        status = NOISE if tested and here <= there else CANNOT_TELL
+    return {
+        "status": status,
+        "text": _said(status, arm, base, *sizes, p_value, alpha) + _asides(counts),
+        "meaningless": None,
+        **counts,
+        "tested": len(tested),
+        "only_arm": only_arm,
+        "only_base": only_base,
+        "p_value": p_value if tested else None,
+        "alpha": alpha,
+        "compared_by": "token_ids" if _by_ids(answers, found) else "text",
+        **_where(found),
+        "examples": _examples(found, answers, prompts),
+    }
+
+
+def _said(
+    status: str, arm: str, base: str, found: tuple[int, int], floor: tuple[int, int], p_value: float, alpha: float
+) -> str:
+    """The verdict in words. `found`, `floor`: (compared, diverged)."""
+    n, diverged = found
+    itself = f"{floor[1]} of {floor[0]}"
+    differ = f"{arm} differs from {base} in {diverged} of {n} greedy answers"
+    if status == UNKNOWN:
+        return f"Whether {arm} answers as {base} does is not known: no prompt has an answer of both."
+    if status == SAME:
+        most = 100 * (1 - ALPHA ** (1 / n))  # upper end of the one-sided exact interval, of none in n
+        return (
+            f"{arm} gives the same greedy answers as {base} to all {_prompts(n)} (so with {LEVEL:.0%} confidence it "
+            f"differs in fewer than {most:.2g} % of such prompts)."
+        )
+    if status == DIFFERENT:
+        return (
+            f"{arm} does not answer as {base} does: {diverged} of {n} greedy answers differ, where {base} differs from "
+            f"itself in {itself} ({TEST}: p = {p_value:.2g}). Speculation must not change what is said: look for the "
+            "fault before trusting its speed."
+        )
+    if status == NOISE:
+        return f"{differ}, which is no more than {base} differs from itself ({itself})."
+    least = math.ceil(-math.log2(alpha))
+    never = f"; with fewer than {least} prompts nothing can be" if floor[0] < least else ""
+    return (
+        f"{differ}, {base} from itself in {itself}: too few to tell from chance (p = {p_value:.2g}, {alpha:.2g} is "
+        f"wanted{never}). Ask more prompts (--check-equal)."
+    )
+
+
+def _counts(found: Mapping[str, Difference]) -> dict[str, Any]:
+    """How many of each kind; the share that did not diverge, with its exact interval (null without any)."""
+    kinds = [d.kind for d in found.values()]
+    n, alike = len(kinds), len(kinds) - kinds.count(DIVERGED)
+    share: dict[str, Any] = {"share_equal": None, "share_low": None, "share_high": None}
+    if n:
+        low, high = _interval(alike, n)
+        share = {"share_equal": alike / n, "share_low": low, "share_high": high}
+    return {"compared": n, **{kind: kinds.count(kind) for kind in (EQUAL, CUT, OTHER_END, DIVERGED)}, **share}
+
+
+def _p_value(only_arm: int, only_base: int) -> float:
+    """P(X >= only_arm) of X ~ Bin(only_arm + only_base, 1/2)."""
+    from scipy.special import bdtrc  # here, since a run's start should not wait for it
+
+    return float(bdtrc(only_arm - 1, only_arm + only_base, 0.5)) if only_arm else 1.0
+
+
+def _interval(k: int, n: int) -> tuple[float, float]:
+    """The exact interval of a share of which k in n were seen, by quantiles of the beta distribution."""
+    from scipy.special import betaincinv
+
+    low = betaincinv(k, n - k + 1, ALPHA / 2) if k else 0.0
+    high = betaincinv(k + 1, n - k, 1 - ALPHA / 2) if k < n else 1.0
+    return float(low), float(high)
+
+
+def _where(found: Mapping[str, Difference]) -> dict[str, Any]:
+    """Where divergences begin: characters and tokens that are the same before it; null without any."""
+    said: dict[str, Any] = {}
+    for name in ("at_character", "at_token"):
+        places = [place for d in found.values() if (place := getattr(d, name)) is not None]
+        said[f"first_{name}"] = min(places) if places else None
+        said[f"median_{name}"] = statistics.median_low(places) if places else None
+    return said
+
+
+def _examples(
+    found: Mapping[str, Difference],
+    answers: tuple[Mapping[str, Answer], Mapping[str, Answer]],
+    prompts: Sequence[str],
+) -> list[dict[str, Any]]:
+    """The first differing prompts: where each begins, and both texts around it."""
+    rows = []
+    for prompt in [p for p in prompts if p in found and found[p].diverged][:_EXAMPLES]:
+        d = found[prompt]
+        ends = [side[prompt].finish_reason for side in answers]
+        place = d.at_character or 0
+        said = [side[prompt].text[max(0, place - _BEFORE) : place + _AFTER] for side in answers]
+        rows.append(
+            {
+                "prompt_id": prompt,
+                "at_character": d.at_character,
+                "at_token": d.at_token,
+                "base": said[0],
+                "arm": said[1],
+                "finish_reasons": ends,
+                "output_tokens": [side[prompt].output_tokens for side in answers],
+            }
+        )
+    return rows
+
+
+def _failures(
+    arm: str,
+    mine: Mapping[tuple[str, int], Answer],
+    prompts: Sequence[str],
+    ended: str | None,
+    repeats: int,
+) -> list[dict[str, Any]]:
+    """What is missing of an arm's answers: by outcome, and what was not asked at all."""
+    wanted = [(prompt, repeat) for repeat in range(1, repeats + 1) for prompt in prompts]
+    rows: dict[str, dict[str, Any]] = {}
+    for key in wanted:
+        answer = mine.get(key)
+        if answer is not None and answer.ok:
+            continue
+        outcome = "not_asked" if answer is None else answer.outcome
+        example = (ended or "it was cut short") if answer is None else answer.error
+        row = rows.setdefault(outcome, {"arm": arm, "outcome": outcome, "count": 0, "example": example})
+        row["count"] += 1
+    return list(rows.values())
+
+
+def _by_ids(answers: tuple[Mapping[str, Answer], Mapping[str, Answer]], found: Mapping[str, Difference]) -> bool:
+    return bool(found) and all(side[prompt].token_ids for prompt in found for side in answers)
+
+
+def _floor_said(base: str, floor: Mapping[str, Difference]) -> str:
+    if not floor:
+        return f"How far {base} answers as it did before is not known: no prompt was answered twice."
+    same = sum(not d.diverged for d in floor.values())
+    return f"{base} gives the same greedy answer twice to {same} of {_prompts(len(floor))}."
+
+
+def _asides(counts: Mapping[str, Any]) -> str:
+    cut, end = counts[CUT], counts[OTHER_END]
+    said = f" {cut} of them are alike as far as they go, and cut by max_tokens at another token." if cut else ""
+    return said + (f" {end} of them have the same text and another finish reason." if end else "")
+
+
+def _prompts(n: int) -> str:
+    return f"{n} prompt" if n == 1 else f"{n} prompts"
