@@ -83,7 +83,9 @@ def run(
     yes: Annotated[bool, typer.Option("--yes", help="do not ask before spending on a host that is not local")] = False,
     out: Annotated[Path | None, typer.Option(help="the run's folder; default runs/<name>-<UTC time>")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="exit 1 when any point is invalid")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="exit 1 when any point is invalid, or answers differ")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Measure: sweep concurrency on every arm, write a report."""
@@ -502,7 +504,12 @@ def _run(prepared: Prepared, out: Path, *, resume: bool, strict: bool, json: boo
         return signal_code
     arms = {point["arm"] for point in summary["points"] if point["valid"]}
     unanswered = [arm.name for arm in prepared.sweep.arms if arm.name not in arms]
-    invalid = strict and (outcome.skipped or not all(point["valid"] for point in summary["points"]))
+    equality = summary["equality"] or {}
+    invalid = strict and (
+        outcome.skipped
+        or not all(point["valid"] for point in summary["points"])
+        or equality.get("status") == "different"
+    )
     return ANSWER_IS_NO if unanswered or invalid else DONE
 
 

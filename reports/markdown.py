@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from reports import equality
 from reports.facts import arm_facts, run_facts
 from reports.formats import clean, number
 from reports.headline import grouped_verdicts, headline, places, title, verdict_line
@@ -17,6 +18,7 @@ def render(summary: Mapping[str, Any], picture: str | None = "frontier.png") -> 
     first, *more = headline(summary)
     parts = [
         f"# {escape(clean(summary['name'] or 'endsweep report', 120))}",
+        *([f"**{escape(warning)}**"] if (warning := equality.alarm(summary)) else []),
         f"**{escape(first)}**",
         *map(escape, more),
     ]
@@ -32,6 +34,12 @@ def render(summary: Mapping[str, Any], picture: str | None = "frontier.png") -> 
         parts.append("No point was stored.")
     if summary["comparison"]:
         parts += _comparison(summary["comparison"])
+    if answers := equality.rows(summary):
+        right = [c != "arm" for c in equality.HEADINGS]
+        parts += ["## Same answers?", escape(clean(summary["equality"]["text"]))]
+        parts.append(
+            _table(list(equality.HEADINGS.values()), ([r[c] for c in equality.HEADINGS] for r in answers), right)
+        )
     parts += ["## What was run", _arms(summary)]
     parts.append("\n".join(f"- **{label}**: {escape(text)}" for label, text in run_facts(summary)))
     parts += ["## How the numbers are defined", "\n".join(f"- **{t}**: {escape(text)}" for t, text in FORMULAS.items())]
@@ -63,6 +71,7 @@ def _verdict_lines(summary: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"- {escape(clean(s['arm'], 60))} at {s['concurrency']} not measured: {escape(clean(s['reason']))}"
         )
+    lines += [f"- {escape(text)}" for _, text in equality.remarks(summary)]
     lines += [f"- {escape(c)}" for c in summary["caveats"]]
     return ["\n".join(lines)] if lines else []
 

@@ -18,7 +18,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from reports import charts, pictures
+from reports import charts, equality, pictures
 from reports.charts import Series
 from reports.facts import arm_facts, run_facts
 from reports.formats import clean, number, percent_change
@@ -68,6 +68,11 @@ def render(summary: Mapping[str, Any], series: Sequence[Series]) -> str:
         sentences=headline(summary),
         banner=verdict_line(summary),
         severity=severity(summary),
+        alarm=equality.alarm(summary),
+        remarks=[text for _, text in equality.remarks(summary)],
+        answer_headings=equality.HEADINGS,
+        answer_rows=equality.rows(summary),
+        answer_examples=equality.examples(summary),
         groups=[g | {"places": places(g)} for g in grouped_verdicts(summary)],
         errors=_errors(summary),
         columns=columns,

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reports.comparison import compare
+from reports.equality import alarm, synthetic
 from reports.formats import clean, listing
 from reports.points import get, is_measured, load_order, num, verdicts
 from sweeps import records
+from sweeps.equality import with_meaningless
 from sweeps.files import write_atomically
 from sweeps.frontier import frontier, is_valid
 
@@ -42,7 +44,7 @@ def summarise(run: Path) -> dict[str, Any]:
     manifest = read_manifest(run)
     points = [point for _, point in read_points(run)]
     journal = read_journal(run)
-    return assemble(manifest, points, journal)
+    return assemble(manifest, points, journal, read_equality(run))
 
 
 def write_summary(run: Path, summary: Mapping[str, Any]) -> None:
@@ -62,7 +64,10 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def assemble(
-    manifest: Mapping[str, Any], points: Sequence[dict[str, Any]], journal: Sequence[Mapping[str, Any]]
+    manifest: Mapping[str, Any],
+    points: Sequence[dict[str, Any]],
+    journal: Sequence[Mapping[str, Any]],
+    equality: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The same from what was read (pure). Points are put into the arms' order, then by load, then by trial."""
     arms = {
@@ -83,6 +88,7 @@ def assemble(
     skipped = skipped_points(journal, points)
     found = frontier([p for p in points if is_measured(p)])
     load = manifest.get("load") or {}
+    asked = [line["spent"] for line in journal if line["event"] == "equality_asked" and line.get("spent")]
     return {
         "schema_version": SCHEMA_VERSION,
         "name": manifest.get("name"),
@@ -103,7 +109,8 @@ def assemble(
         "frontier": found,
         "comparison": compare(points, order, found),
         "ends": {arm: end_of_curve(arm, points, skipped, journal, load) for arm in order},
-        "totals": totals(points),
+        "equality": equality and with_meaningless(equality, synthetic(arms, points)) | {"spent": asked},
+        "totals": totals(points, asked),
         "caveats": [],
     }
 
@@ -171,16 +178,18 @@ def end_of_curve(
     return {"reason": "highest level asked", "at": at, "text": f"{at} was the highest level asked"}
 
 
-def totals(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sums over all points; usd is null unless every point knows its cost."""
-    costs = [num(p, "spent", "usd") for p in points]
+def totals(points: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Sums over all points, and over what the check for equal answers spent (`asked`); usd is null unless every one
+    knows its cost."""
+    spent = [*(get(p, "spent") for p in points), *asked]
+    costs = [num(s or {}, "usd") for s in spent]
     return {
         "points": len(points),
         "valid": sum(is_valid(p) for p in points),
         "warned": sum(is_valid(p) and bool(verdicts(p)) for p in points),
-        "requests": round(sum(num(p, "spent", "requests") or 0 for p in points)),
-        "input_tokens": round(sum(num(p, "spent", "input_tokens") or 0 for p in points)),
-        "output_tokens": round(sum(num(p, "spent", "output_tokens") or 0 for p in points)),
+        "requests": round(sum(num(s or {}, "requests") or 0 for s in spent)),
+        "input_tokens": round(sum(num(s or {}, "input_tokens") or 0 for s in spent)),
+        "output_tokens": round(sum(num(s or {}, "output_tokens") or 0 for s in spent)),
         "usd": sum(c for c in costs if c is not None) if points and None not in costs else None,
         "seconds": sum(num(p, "duration_s") or 0.0 for p in points),
     }
@@ -212,8 +221,9 @@ def merge(summaries: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
         "frontier": found,
         "comparison": compare(points, list(arms), found),
         "ends": ends,
-        "totals": totals(points),
-        "caveats": differences(summaries),
+        "equality": None,
+        "totals": totals(points, [spent for _, s in summaries for spent in get(s, "equality", "spent") or []]),
+        "caveats": [*differences(summaries), *_alarms(summaries)],
     }
 
 
@@ -234,6 +244,22 @@ def differences(summaries: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
         for what, path in watched.items()
         if get(first, *path) != get(other, *path)
     ]
+
+
+def _alarms(summaries: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
+    """Each run's own warning that its arms answer differently."""
+    return [f"In {clean(run, 80)}, {text}" for run, summary in summaries if (text := alarm(summary))]
+
+
+def read_equality(run: Path) -> dict[str, Any] | None:
+    """What the check for equal answers found; None where it was not asked for."""
+    path = run / "equality.json"
+    if not path.is_file():
+        return None
+    found = _object(path)
+    if not {"base", "arms", "floor", "failures", "status", "text"} <= set(found):
+        raise ReportError(f"{path} is corrupt: it is no comparison of answers.")
+    return found
 
 
 def read_manifest(run: Path) -> dict[str, Any]:

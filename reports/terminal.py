@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from reports import equality
 from reports.formats import clean, integer, number
 from reports.headline import grouped_verdicts, headline, places, severity, verdict_line
 from reports.points import load_label, load_order, num, verdicts
@@ -59,6 +60,8 @@ def print_result(summary: Summary, file: TextIO | None = None) -> None:
         console.file.write(plain(summary))
         console.file.flush()
         return
+    if warning := equality.alarm(summary):
+        console.print(Text(warning, style="bold red"))
     console.print(_table(summary, console.width))
     legend = _legend(summary)
     if legend:
@@ -78,7 +81,7 @@ def plain(summary: Summary) -> str:
     rows = [[row[c] for c in columns] for row in _rows(summary, columns)]
     table = [list(columns.values()), *rows]
     widths = [max(len(line[i]) for line in table) for i in range(len(columns))]
-    lines = []
+    lines = [warning, ""] if (warning := equality.alarm(summary)) else []
     for cells in table:
         padded = [
             cell.ljust(w) if name in LEFT else cell.rjust(w)
@@ -183,4 +186,5 @@ def _remarks(summary: Summary) -> list[tuple[str, str]]:
     for arm, end in summary["ends"].items():
         if end["reason"] not in ("highest level asked", "points invalid above", "skipped"):
             lines.append(("", f"end of {clean(arm, 60)}: {clean(end['text'])}"))
+    lines += [("yellow" if how == "warn" else "", text) for how, text in equality.remarks(summary)]
     return lines + [("yellow", c) for c in summary["caveats"]]
