@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from endpoints.attempts import Bounds, ReusePolicy
+from endpoints.attempts import Bounds
 from endpoints.dialects import RequestShape
 from endpoints.findings import Probed, Say
 from endpoints.outcomes import Outcome
@@ -72,7 +72,6 @@ async def ask(
     spend: Callable[[Call, Exchange], None] = lambda _call, _exchange: None,
     limits: Callable[[], str | None] = lambda: None,
     seconds: float = math.inf,
-    policy: ReusePolicy | None = None,
     say: Say | None = None,
 ) -> str | None:
     """Ask whatever has no whole answer at `path` yet, and store the answers there. Why it ended early, else None.
@@ -86,7 +85,7 @@ async def ask(
         return None
     tokens = target.shape.max_tokens
     bounds = Bounds(body=_BODY_BYTES + _BODY_BYTES_A_TOKEN * tokens)
-    transport = target.transport(policy, keep_text=True, bounds=bounds)
+    transport = target.transport(keep_text=True, bounds=bounds)
     shape, failed, stored = greedy(target.shape), 0, time.monotonic()
 
     async def send(question: Question) -> Exchange:

@@ -143,7 +143,7 @@ class SweepRun:
         for name, lane in self._lanes.items():
             if self._stopped is not None:
                 break
-            self._asking = asyncio.create_task(check.ask(self._arms[name], self._targets[name], lane.policy))
+            self._asking = asyncio.create_task(check.ask(self._arms[name], self._targets[name]))
             try:
                 sent = await self._asking
             except asyncio.CancelledError:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from endpoints.attempts import ReusePolicy
 from endpoints.target import Target
 from endpoints.transport import Call, Exchange
 from profiles.loading import ResolvedArm, Sweep
@@ -59,7 +58,7 @@ class SameCheck:
         self._prompts = chosen(self.measured, self.sweep.check_equal, self.sweep.seed)
         self._plans = {check.arm: check for check in plan_checks(self.sweep, self.measured)}
 
-    async def ask(self, arm: ResolvedArm, target: Target, policy: ReusePolicy | None = None) -> int:
+    async def ask(self, arm: ResolvedArm, target: Target) -> int:
         """Ask an arm what it has not answered yet; how many requests that took. Raises OSError.
 
         A cancellation passes through, with what was answered stored and what was spent in the journal.
@@ -90,7 +89,6 @@ class SameCheck:
                 spend=spend,
                 limits=self.budget.used_up,
                 seconds=self.budget.seconds_left(),
-                policy=policy,
                 say=lambda text: self.listen(Note(text)),
             )
         finally:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.engines.llamacpp import ACCEPTANCE_LENGTH, DRAFT_TOKENS
+from tests.real.engines.llamacpp import ACCEPTANCE_LENGTH, DRAFT_TOKENS, llamacpp_ngram
 from tests.real.engines.servers import Engine
 from tests.real.sweeping import assert_sound, points, rows, sweep
 
 pytestmark = pytest.mark.timeout(900)
-LEVELS, REQUESTS, TOKENS = [1, 4, 8], 40, 32
+LEVELS, REQUESTS, TOKENS, ASKED = [1, 4, 8], 40, 32, 12
 SPEC = """\
 name: llama.cpp
 endpoint: {{model: tiny}}
@@ -26,6 +26,7 @@ arms:
     speculation: {{method: draft, draft_tokens: {draft_tokens}}}
 workload: {{use: chat-short, max_tokens: {tokens}}}
 load: {{concurrency: {levels}, requests: {requests}}}
+check_equal: {asked}
 """
 
 
@@ -33,7 +34,13 @@ load: {{concurrency: {levels}, requests: {requests}}}
 def swept(llamacpp: tuple[Engine, Engine], tmp_path_factory: pytest.TempPathFactory) -> Path:
     off, on = llamacpp
     spec = SPEC.format(
-        off=off.url, on=on.url, draft_tokens=DRAFT_TOKENS, tokens=TOKENS, levels=LEVELS, requests=REQUESTS
+        off=off.url,
+        on=on.url,
+        draft_tokens=DRAFT_TOKENS,
+        tokens=TOKENS,
+        levels=LEVELS,
+        requests=REQUESTS,
+        asked=ASKED,
     )
     return sweep(tmp_path_factory.mktemp("llamacpp"), spec)
 
@@ -90,6 +97,31 @@ def test_every_point_has_the_evidence(swept: Path) -> None:
     assert not {"not_speculating", "unexpected_speculation", "counters_broken"} & {
         v["code"] for point in points(swept) for v in point["verdicts"]
     }
+
+
+def test_synthetic_acceptance_does_not_answer_alike(swept: Path) -> None:
+    found = json.loads((swept / "summary.json").read_text())["equality"]
+    assert found["floor"] == found["floor"] | {"compared": ASKED, "diverged": 0}, "one request at a time: no noise"
+    on = found["arms"]["on"]
+    assert on["compared"] == ASKED
+    assert on["diverged"] > ASKED / 2  # drafts are accepted whatever the model says
+    admitted = any(point["speculation"].get("synthetic") for point in points(swept, "on"))
+    assert on["status"] == ("meaningless" if admitted else "different")
+
+
+def test_ngram_speculation_answers_alike(llamacpp: tuple[Engine, Engine], tmp_path: Path) -> None:
+    off, _ = llamacpp
+    with llamacpp_ngram() as ngram:
+        spec = SPEC.format(
+            off=off.url, on=ngram.url, draft_tokens=8, tokens=64, levels=[1], requests=10, asked=ASKED
+        ).replace("method: draft", "method: ngram")
+        run = sweep(tmp_path, spec)
+        assert ngram.metric("llamacpp:spec_decode_num_drafts_total") > 0
+    found = json.loads((run / "equality.json").read_text())
+    assert found["floor"]["diverged"] == 0
+    assert found["arms"]["on"]["compared"] == ASKED
+    assert found["arms"]["on"]["status"] in ("equal", "cannot_tell")  # a batch of drafts may round another way
+    assert found["failures"] == []
 
 
 def test_the_folder_is_whole(swept: Path) -> None:

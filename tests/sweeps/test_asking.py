@@ -177,4 +177,5 @@ async def test_an_endpoint_that_does_not_stream(tmp_path: Path, api: str) -> Non
     endpoint = FakeEndpoint(streams=False)
     async with endpoint.running() as root:
         assert await ask(target_at(root, stream=False, api=api), wanted(1), tmp_path / "a") is None
-    assert read_answers(tmp_path / "a")[0].text == "word " * 9
+    (answer,) = read_answers(tmp_path / "a")
+    assert set(answer.text.split()) == {"word"}

@@ -23,6 +23,13 @@ def llamacpp_pair() -> Iterator[tuple[Engine, Engine]]:
         yield off.ready(), on.ready()
 
 
+@contextmanager
+def llamacpp_ngram() -> Iterator[Engine]:
+    """llama.cpp over the same model, drafting from the text itself: acceptance is real."""
+    with _server(environment("llamacpp", PACKAGES), ["--ngram"]) as server:
+        yield server.ready()
+
+
 def tiny_gguf() -> Path:
     """The model that the others serve too."""
     python = environment("llamacpp", PACKAGES)

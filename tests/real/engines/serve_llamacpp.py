@@ -1,8 +1,9 @@
 """Serve a GGUF with llama.cpp's own HTTP server, which the xllamacpp wheel brings. Run by the engine's environment.
 
-serve_llamacpp.py MODEL PORT [--draft DRAFT --draft-tokens N --acceptance-length L]
+serve_llamacpp.py MODEL PORT [--draft DRAFT --draft-tokens N --acceptance-length L | --ngram]
 
-With a draft model, acceptance is synthetic: L tokens a step on average, known beforehand.
+With a draft model, acceptance is synthetic: L tokens a step on average, known beforehand. With --ngram, what the text
+has said before is drafted, and the model decides.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ def main() -> None:
     parser.add_argument("--draft")
     parser.add_argument("--draft-tokens", type=int, default=4)
     parser.add_argument("--acceptance-length", type=float)
+    parser.add_argument("--ngram", action="store_true")
     a = parser.parse_args()
     p = xllamacpp.CommonParams()
     p.model.path = a.model
@@ -37,6 +39,9 @@ def main() -> None:
         p.speculative.draft.cpuparams.n_threads = p.speculative.draft.cpuparams_batch.n_threads = 1
         if a.acceptance_length:
             p.speculative.synth_len = a.acceptance_length
+    if a.ngram:
+        p.speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
+        p.speculative.ngram_simple.size_n, p.speculative.ngram_simple.size_m = 3, 8
     server = xllamacpp.Server(p)
     print(server.listening_address, flush=True)  # noqa: T201
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
