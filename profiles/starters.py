@@ -38,6 +38,8 @@ limits:
   # tokens: 2000000
   # usd: 5.00                          # needs prices
   error_rate: 0.01
+
+# check_equal: 40                      # before the points: do the arms answer 40 prompts alike?
 """
 
 _ENDPOINT = """\

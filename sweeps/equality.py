@@ -208,8 +208,8 @@ def _said(
     if status == DIFFERENT:
         return (
             f"{arm} does not answer as {base} does: {diverged} of {n} greedy answers differ, where {base} differs from "
-            f"itself in {itself} ({TEST}: p = {p_value:.2g}). Speculation must not change what is said: look for the "
-            "fault before trusting its speed."
+            f"itself in {itself} ({TEST}: p = {p_value:.2g}). If only its speed should differ, look for the fault "
+            "before trusting it."
         )
     if status == NOISE:
         return f"{differ}, which is no more than {base} differs from itself ({itself})."

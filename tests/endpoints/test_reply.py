@@ -179,8 +179,16 @@ def test_listed_token_ids_tell_the_tokens_of_each_fragment() -> None:
 
     reply = read(ids("", 1), ids("é", 2), ids("", 3), ids("ab", 4, 5), ids("", 6, finish="stop"), DONE)
     assert reply.chunk_tokens() == [2, 3]  # those without text belong to the fragment they complete; the last to none
+    assert reply.token_ids() == [1, 2, 3, 4, 5, 6]
     assert read(ids("a", 1), chat(content="b"), DONE).chunk_tokens() is None
     assert read(ids("a"), DONE).chunk_tokens() is None
+    for some in (
+        read(ids("a", 1), chat(content="b"), DONE),
+        read(ids("a", -1), DONE),
+        read(ids("a"), DONE),
+        read(DONE),
+    ):
+        assert some.token_ids() is None
 
 
 # --- errors inside a 200 stream

@@ -12,6 +12,7 @@ import pytest
 
 from endpoints.simulator import theory
 from endpoints.simulator.__main__ import main
+from endpoints.simulator.answers import Answer
 from endpoints.simulator.asks import Refused, estimate_tokens, read_ask
 from endpoints.simulator.engine import Engine, Finish, SpeculationConfig
 from endpoints.simulator.options import SimulatorOptions, parse_speculation
@@ -80,6 +81,7 @@ def test_options_stand_as_arguments() -> None:
         (["--model="], "model must have a name"),
         (["--natural-tokens=-1"], "natural_tokens"),
         (["--max-batch=0"], "max_batch"),
+        (["--diverge=1.5"], "diverge must be 0 to 1"),
         (["--decode-base-ms=nan"], "not a duration"),
         (["--speculation=k=4"], "p missing"),
         (["--api-key-env=SURELY_NOT_SET_ANYWHERE"], "SURELY_NOT_SET_ANYWHERE"),
@@ -141,6 +143,25 @@ def test_a_natural_length_ends_with_stop_unless_told_to_go_on() -> None:
     assert all((a.output_tokens == 50) == (a.finish_reason == "length") for a in asks)
     assert min(a.output_tokens for a in asks) >= 20
     assert read_ask("chat", chat(max_tokens=500, ignore_eos=True), options).output_tokens == 500
+
+
+def test_texts_turn_half_way_for_a_share_of_prompts() -> None:
+    options = replace(OPTIONS, diverge=0.3)
+    turned = 0
+    for i in range(300):
+        raw = chat(messages=[{"role": "user", "content": f"question {i}"}], max_tokens=20)
+        usual, ask = read_ask("chat", raw, OPTIONS), read_ask("chat", raw, options)
+        plain = Answer(usual, 1, 0, "sim", False).body()["choices"][0]["message"]["content"]
+        whole = Answer(ask, 1, 0, "sim", False).body()["choices"][0]["message"]["content"]
+        streamed = Answer(ask, 1, 0, "sim", True)
+        steps = b"".join(streamed.events(n)[0] for n in (1, 4, 4, 4, 4, 3))
+        texts = [orjson.loads(line[6:])["choices"] for line in steps.split(b"\n\n")[:-2]]
+        assert "".join(c[0]["delta"]["content"] for c in texts) == whole
+        assert whole.split()[:10] == plain.split()[:10]
+        assert whole.count(" ") == 20
+        assert (whole == plain) == (ask.turns_at is None)
+        turned += whole != plain
+    assert 60 < turned < 120
 
 
 @pytest.mark.parametrize(
