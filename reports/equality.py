@@ -7,7 +7,7 @@ from typing import Any
 
 from reports.formats import MISSING, clean
 from reports.points import get
-from sweeps.equality import DIFFERENT, MEANINGLESS, SAME
+from sweeps.equality import DIFFERENT, MEANINGLESS, SAME, because_synthetic
 
 HEADINGS = {
     "arm": "Arm",
@@ -23,16 +23,11 @@ HEADINGS = {
 
 
 def synthetic(arms: Mapping[str, Mapping[str, Any]], points: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Arms that accept drafts without asking the model, with the reason: as declared, or as a point shows it."""
+    """Arms that accept drafts without asking the model, with the reason: as declared, as found, or as a point says."""
     sources = [(name, get(arm, "speculation", "synthetic")) for name, arm in arms.items()]
+    sources += [(name, get(arm, "server", "synthetic")) for name, arm in arms.items()]
     sources += [(point["arm"], get(point, "speculation", "synthetic")) for point in points]
-    return {name: _reason(said) for name, said in sources if said}
-
-
-def _reason(said: Any) -> str:
-    detail = said.get("evidence") or said.get("text") or said.get("reason") if isinstance(said, Mapping) else said
-    why = "its server accepts drafts by a draw, whatever the model says (synthetic acceptance)"
-    return f"{why}: {clean(detail, 200)}" if isinstance(detail, str) else why
+    return {name: because_synthetic(how) for name, how in sources if how}
 
 
 def alarm(summary: Mapping[str, Any]) -> str | None:

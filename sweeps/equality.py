@@ -113,13 +113,18 @@ def compare(
     } | _overall(arms, _floor_said(base, floor))
 
 
+def because_synthetic(how: object) -> str:
+    """Why answers cannot be compared where acceptance is made up; `how` it is known, where that is a text."""
+    return "the server accepts drafts by a rule, not by its model" + (f" ({how})" if isinstance(how, str) else "")
+
+
 def with_meaningless(equality: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, Any]:
     """The same with arms (by name) whose answers cannot be compared, each for its reason; for the base's reason all."""
     base = equality["base"]
     arms = {}
     for arm, row in equality["arms"].items():
         why = reasons.get(arm) or reasons.get(base)
-        said = f"Whether {arm} answers as {base} does cannot be asked: {why}."
+        said = f"Whether {arm} answers as {base} does cannot be told: {why}."
         arms[arm] = row | {"status": MEANINGLESS, "meaningless": why, "text": said} if why else row
     return {**equality, "arms": arms} | _overall(arms, equality["floor"]["text"])
 
@@ -299,7 +304,7 @@ def _failures(
         if answer is not None and answer.ok:
             continue
         outcome = "not_asked" if answer is None else answer.outcome
-        example = (ended or "it was cut short") if answer is None else answer.error
+        example = (ended or "not asked so far") if answer is None else answer.error
         row = rows.setdefault(outcome, {"arm": arm, "outcome": outcome, "count": 0, "example": example})
         row["count"] += 1
     return list(rows.values())

@@ -13,7 +13,7 @@ from profiles.workloads import Prompt
 from sweeps.answers import answers_path, read_answers
 from sweeps.asking import ask, chosen, questions
 from sweeps.budget import Budget
-from sweeps.equality import DIFFERENT, compare
+from sweeps.equality import DIFFERENT, because_synthetic, compare, with_meaningless
 from sweeps.events import Listener, Note
 from sweeps.files import write_json
 from sweeps.plan import PlannedCheck, plan_checks, prices_of
@@ -53,6 +53,7 @@ class SameCheck:
     listen: Listener
     _prompts: list[Prompt] = field(init=False)
     _plans: dict[str, PlannedCheck] = field(init=False)
+    _synthetic: dict[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._prompts = chosen(self.measured, self.sweep.check_equal, self.sweep.seed)
@@ -63,6 +64,8 @@ class SameCheck:
 
         A cancellation passes through, with what was answered stored and what was spent in the journal.
         """
+        if target.synthetic is not None:
+            self._synthetic[arm.name] = because_synthetic(target.synthetic)
         path, plan = answers_path(self.store.path, arm.slug), self._plans[arm.name]
         spent, prices = _Spent(), prices_of(arm)
         have = {answer.key for answer in read_answers(path) if answer.ok}
@@ -105,6 +108,7 @@ class SameCheck:
             [p.id for p in self._prompts],
             {arm: why for arm, why in ended.items() if why},
         )
+        found = with_meaningless(found, self._synthetic)
         asked = {"schema_version": SCHEMA_VERSION, "wanted": self.sweep.check_equal}
         write_json(run / "equality.json", asked | found)
         self.listen(Note(found["text"], "warn" if found["status"] == DIFFERENT else "info"))

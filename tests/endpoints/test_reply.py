@@ -414,6 +414,12 @@ def test_recorded_replies(name: str) -> None:
     assert reply.reasoned == (name in ("llamacpp-think-chat", "aimock-reasoning-chat"))
 
 
+def test_a_recorded_reply_with_token_ids_has_them_all() -> None:
+    ids = read(*blocks_of("vllm-noisydraft-chat-token-ids")).token_ids()
+    assert ids is not None
+    assert (len(ids), ids[:5]) == (12, [695, 1512, 1110, 769, 1354])
+
+
 def test_every_recording_is_asserted() -> None:
     assert {path.stem for path in STREAMS.glob("*.raw")} == set(RECORDED)
 

@@ -67,7 +67,7 @@ def test_what_is_missing_is_told(make: SimpleNamespace, tmp_path: Path) -> None:
     assert "\x1b" not in text
 
 
-@pytest.mark.parametrize("evidence", [True, "the server says so", {"evidence": "draws of length 2.5"}])
+@pytest.mark.parametrize("evidence", [True, "synth_len: 2.5"])
 def test_synthetic_acceptance_makes_it_meaningless(make: SimpleNamespace, tmp_path: Path, evidence: Any) -> None:
     points = make.points()
     for point in points:
@@ -77,7 +77,7 @@ def test_synthetic_acceptance_makes_it_meaningless(make: SimpleNamespace, tmp_pa
     assert summary["equality"]["status"] == summary["equality"]["arms"]["on"]["status"] == "meaningless"
     text = plain(summary, tmp_path)
     assert text.startswith("Users")
-    assert "cannot be asked: its server accepts drafts by a draw" in text
+    assert "cannot be told: the server accepts drafts by a rule, not by its model" in text
     if isinstance(evidence, str):
         assert evidence in text
 
