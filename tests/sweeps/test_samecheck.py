@@ -82,7 +82,7 @@ async def test_what_does_not_fit_is_not_begun(lab: SimpleNamespace, tmp_path: Pa
         ("on", "not_asked", 4),
     ]
     assert "it would cost about" in failures[0]["example"]
-    assert failures[1]["example"] == "it was cut short"
+    assert failures[1]["example"] == "not asked so far"
 
 
 async def test_a_wish_for_more_prompts_than_there_are(lab: SimpleNamespace, tmp_path: Path) -> None:
