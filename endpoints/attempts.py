@@ -147,7 +147,8 @@ class Attempts(ABC):
             _copy(reply, exchange)
             if self._counter is not None:
                 _count(reply, exchange, self._counter)
-                exchange.text = exchange.text if self._keep_text else None
+                if not self._keep_text:
+                    exchange.text = exchange.token_ids = None
             _clean(exchange, self._scrub)
         return exchange.reused and not began and exchange.outcome is Outcome.RESET
 
