@@ -328,11 +328,12 @@ app.add_typer(profiles_app, name="profiles")
 
 @profiles_app.callback(invoke_without_command=True, epilog="Example:  endsweep profiles new sweep > sweep.yaml")
 def profiles(context: typer.Context, json: AsJson = False) -> None:
-    """List the ready-made workloads, and the kinds of starter files."""
+    """List the ready-made workloads, the engines that a sweep can start, and the kinds of starter files."""
     if context.invoked_subcommand is not None:
         return
     from dataclasses import asdict
 
+    from profiles.engines import ENGINES
     from profiles.starters import STARTERS, about
     from profiles.workloads import list_ready
 
@@ -343,6 +344,11 @@ def profiles(context: typer.Context, json: AsJson = False) -> None:
     for row in ready:
         typer.echo(f"{row.name:12} {row.prompts:4} prompts, {row.max_tokens:4} tokens  {row.description}")
         typer.echo(f"{'':12} {', '.join(row.categories)}")
+    typer.echo(
+        "\nEngines that a sweep can start, by launch: {engine: NAME, model: ...}; off, and on by a declared method:"
+    )
+    for name, engine in ENGINES.items():
+        typer.echo(f"{name:12} {engine.title}: off, {', '.join(engine.methods)}")
     typer.echo("\nStarter files, printed by `endsweep profiles new KIND`:")
     for kind in STARTERS:
         typer.echo(f"{kind:12} {about(kind)}")
@@ -502,7 +508,7 @@ def _run(prepared: Prepared, out: Path, *, resume: bool, strict: bool, json: boo
     _draw(out, json)
     if signal_code:
         return signal_code
-    arms = {point["arm"] for point in summary["points"] if point["valid"]}
+    arms = {point["arm"] for point in summary["points"] if point["valid"] and point["kind"] == "measure"}
     unanswered = [arm.name for arm in prepared.sweep.arms if arm.name not in arms]
     equality = summary["equality"] or {}
     invalid = strict and (

@@ -56,6 +56,12 @@ async def preflight(target: Target, say: Say | None = None) -> Probed:
     return found
 
 
+def seen(target: Target, found: Probed) -> Target:
+    """The target as a look at it would have it: the requests' shape, where its counters are, what it admits."""
+    shape = replace(found.shape, max_tokens=target.shape.max_tokens)
+    return replace(target, shape=shape, metrics_url=found.metrics_url, synthetic=target.synthetic or found.synthetic)
+
+
 async def look_at_server(target: Target, found: Probed) -> None:
     """Where the server's counters are; and of a server that has any, its version and settings. Never fatal."""
     found.metrics_url = await find_metrics(target)

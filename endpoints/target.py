@@ -19,6 +19,8 @@ from profiles.loading import ResolvedArm
 from profiles.models import Limits, Tls
 from profiles.secrets import read_key, redact, redact_urls, secrets_in
 
+_SHORTEST_SECRET = 8  # characters; a shorter value of the environment would be found by chance
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -93,7 +95,7 @@ def target_of(
     headers = dict(arm.headers)
     if key is not None:
         headers["Authorization"] = f"Bearer {key}"
-    secrets = tuple(s for s in (key, *secrets_in(arm.headers, arm.extra_body)) if s)
+    secrets = tuple(s for s in (key, *secrets_in(arm.headers, arm.extra_body), *_servers_own(arm, env)) if s)
     shape = RequestShape(
         arm.api,
         arm.model or "",
@@ -110,6 +112,15 @@ def target_of(
         counter_of(arm.tokenizer)
     told = arm.metrics_url, arm.metrics, arm.tokenizer, synthetic
     return Target(arm.name, arm.url, headers, shape, tls, proxy, secrets, timeouts, *told, arm.tls)
+
+
+def _servers_own(arm: ResolvedArm, env: Mapping[str, str]) -> tuple[str, ...]:
+    """What a server that we start must not give away in its log: secrets of its environment, which begins as ours."""
+    if arm.launch is None:
+        return ()
+    # PWD and SSH_AUTH_SOCK are named like secrets, and are paths.
+    inherited = {n: value for n, value in env.items() if len(value) >= _SHORTEST_SECRET and not value.startswith("/")}
+    return secrets_in({**inherited, **arm.launch.env}, {})
 
 
 def _unpickled(values: dict[str, Any]) -> Target:

@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 from profiles.errors import ProfileError, Refusal, did_you_mean
 from profiles.files import read_text, user_path
 from profiles.hosts import origin
+from profiles.launching import ResolvedLaunch, refuse_secrets, resolve_launch
 from profiles.merging import displace, merge, overlay_sweep
-from profiles.models import Arm, Auth, Limits, Load, Prices, Speculation, SweepFile, Tls, Workload
+from profiles.models import Arm, Auth, Hook, Limits, Load, Prices, Speculation, SweepFile, Tls, Workload
 from profiles.names import clash, slug
 from profiles.secrets import REDACTED, looks_secret, redact_sweep
 from profiles.validating import validate
@@ -53,7 +54,8 @@ Place = Callable[[Path_], tuple[str, str | None]]
 
 @dataclass(frozen=True, slots=True)
 class ResolvedArm:
-    """One arm with everything it inherits. `url` is a base to which routes are appended (before its query, if any)."""
+    """One arm with everything it inherits. `url` is a base to which routes are appended (before its query, if any); of
+    an arm that is launched it has no port yet."""
 
     name: str
     slug: str
@@ -73,6 +75,8 @@ class ResolvedArm:
     chunk_tokens: str  # none | usage | ids
     tokenizer: str | None  # the absolute path of a tokenizer.json
     speculation: Speculation | None
+    launch: ResolvedLaunch | None = None
+    before_point: Hook | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,7 @@ class ResolvedLoad:
     trials: int
     workers: int | str  # client processes, or "auto"
     chunks: Literal["all", "sample", "none"]  # of which requests the arrivals of single fragments are stored
+    anchor: bool | None = None  # measure one point again at the end; None: when arms run in blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,7 @@ def load_sweep(path: Path | None, overrides: Mapping[str, Any], env: Mapping[str
     place = _placing(where, raw, overrides)
     raw = _anchored(raw, Path.cwd() if path is None else path.absolute().parent, env)
     raw = overlay_sweep(raw, _anchored(overrides, Path.cwd(), env))
+    refuse_secrets(raw, place)
     document = _expanded(raw, env, place)
 
     asked = validate(SweepFile, document, place)
@@ -230,6 +236,8 @@ def _anchored(document: Mapping[str, Any], folder: Path, env: Mapping[str, str])
         if not isinstance(section, Mapping):
             return section
         anchored = dict(section)
+        if "launch" in anchored:
+            anchored["launch"] = anchor(anchored["launch"], "cwd")
         if "auth" in anchored:
             anchored["auth"] = anchor(anchored["auth"], "file")
         if "tls" in anchored:
@@ -274,7 +282,7 @@ def _inherited_by(
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """What an arm takes over of the endpoint: on another origin neither its credentials nor its metrics.
 
-    An endpoint without a url is where its arms are, when they all share one origin.
+    An endpoint without a url is where its arms are, when they all share one origin. Servers that we start share one.
     """
     elsewhere = {key: value for key, value in endpoint.items() if key not in ("auth", "metrics_url")}
     for fields in ("headers", "extra_body"):
@@ -282,15 +290,22 @@ def _inherited_by(
             elsewhere[fields] = _without_secrets(elsewhere[fields])
     if isinstance(elsewhere.get("tls"), Mapping):
         elsewhere["tls"] = {name: value for name, value in elsewhere["tls"].items() if name not in ("cert", "key")}
-    if endpoint.get("url") is not None:
-        home = _origin(endpoint["url"])
+    if _place_of(endpoint) is not None:
+        home = _place_of(endpoint)
     else:
-        origins = {_origin(arm.get("url")) for arm in arms.values()}
+        origins = {_place_of(arm) for arm in arms.values()}
         home = origins.pop() if len(origins) == 1 else None
         if home is None and elsewhere != endpoint and len(origins) > 1:
             problem = "it holds credentials or a metrics_url but no url, and the arms are on several hosts or ports"
             raise ProfileError(place(("endpoint",))[0], "endpoint", problem, "give them to the arms they belong to")
-    return lambda arm: endpoint if arm.get("url") is None or _origin(arm["url"]) == home else elsewhere
+    return lambda arm: endpoint if _place_of(arm) in (None, home) else elsewhere
+
+
+def _place_of(section: Mapping[str, Any]) -> object:
+    """The origin it names, or that it is launched; None where it names no place."""
+    if section.get("launch") is not None:
+        return "launched"
+    return None if section.get("url") is None else _origin(section["url"]) or "nowhere"
 
 
 def _arm(name: str, own: dict[str, Any], endpoint: dict[str, Any], path: Path_, place: Place) -> ResolvedArm:
@@ -299,14 +314,23 @@ def _arm(name: str, own: dict[str, Any], endpoint: dict[str, Any], path: Path_, 
         return place(("endpoint", *below) if inherited else (*path, *below))
 
     arm = validate(Arm, merge(displace(endpoint, own), own), place_here)
-    if arm.url is None:
+    launch: ResolvedLaunch | None = None
+    if arm.launch is not None:
+        try:
+            launch = resolve_launch(arm.launch, arm.speculation)
+        except Refusal as refusal:
+            raise ProfileError(
+                *place_here(("speculation", refusal.key or "")), refusal.problem, refusal.remedy
+            ) from None
+    url = launch.shown_url if launch else arm.url
+    if url is None:
         where, _ = place(())
-        remedy = "give the URL" if where == COMMAND_LINE else "add endpoint.url, or a url to every arm"
+        remedy = "give the URL" if where == COMMAND_LINE else "add endpoint.url, or a url (or launch) to every arm"
         raise ProfileError(where, ".".join((*path, "url")), "there is no url", remedy)
     return ResolvedArm(
         name=name,
         slug=slug(name),
-        url=arm.url,
+        url=url,
         model=arm.model,
         api=arm.api,
         auth=arm.auth and arm.auth.model_copy(update={"file": arm.auth.file and str(user_path(arm.auth.file))}),
@@ -322,6 +346,8 @@ def _arm(name: str, own: dict[str, Any], endpoint: dict[str, Any], path: Path_, 
         chunk_tokens=arm.chunk_tokens,
         tokenizer=arm.tokenizer and str(user_path(arm.tokenizer)),
         speculation=arm.speculation,
+        launch=launch,
+        before_point=arm.before_point,
     )
 
 
@@ -382,5 +408,13 @@ def _load(asked: Load) -> ResolvedLoad:
         # Exact counts requests: a window of seconds would send as many as fit into it.
         seconds, requests = None if asked.exact else DEFAULT_SECONDS, DEFAULT_REQUESTS
     return ResolvedLoad(
-        asked.concurrency, seconds, requests, asked.exact, asked.warmup, asked.trials, asked.workers, asked.chunks
+        asked.concurrency,
+        seconds,
+        requests,
+        asked.exact,
+        asked.warmup,
+        asked.trials,
+        asked.workers,
+        asked.chunks,
+        asked.anchor,
     )

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 # Of these keys only one may be given, so that an overlay that names one of them replaces the other.
-_EITHER = {"auth": ("env", "file"), "workload": ("use", "prompts")}
+_EITHER = {
+    "auth": ("env", "file"),
+    "workload": ("use", "prompts"),
+    "launch": ("command", "engine"),
+    "before_point": ("post", "command"),
+}
+_ENGINES_OWN = ("model", "program", "args", "options")  # of a launch: means nothing beside a command
 
 
 def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,9 +49,16 @@ def overlay_sweep(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[s
 
 
 def displace(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` without what `overlay` replaces under another name: the other of two exclusive keys, and headers that
-    differ only in case."""
+    """`base` without what `overlay` replaces under another name: the other of two exclusive keys (a url or a launch
+    too), and headers that differ only in case."""
     kept = dict(base)
+    for key, other in (("url", "launch"), ("launch", "url")):
+        if overlay.get(key) is not None:
+            kept.pop(other, None)
+    if isinstance(kept.get("launch"), list):  # a command, to which a map may add
+        kept["launch"] = {"command": kept["launch"]}
+    if isinstance(launch := overlay.get("launch"), Mapping) and launch.get("command") is not None:
+        kept["launch"] = {k: v for k, v in (kept.get("launch") or {}).items() if k not in _ENGINES_OWN}
     for key, pair in _EITHER.items():
         below, above = kept.get(key), overlay.get(key)
         if (

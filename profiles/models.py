@@ -8,6 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from profiles.engines import ENGINES
 from profiles.errors import Refusal, did_you_mean
 from profiles.hosts import origin
 from profiles.levels import AUTO, parse_levels
@@ -127,6 +128,49 @@ def _urls(value: object) -> object:
     return tuple(check_url(url) if isinstance(url, str) else url for url in urls) if isinstance(urls, tuple) else urls
 
 
+def _words(value: object) -> object:
+    """Words of a command; numbers among them are taken as they are written."""
+    if not isinstance(value, list):
+        return _as_tuple(value)
+    return tuple(str(word) if type(word) in (int, float) else word for word in value)
+
+
+def _env_values(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    return {name: str(text) if type(text) in (int, float) else text for name, text in value.items()}
+
+
+def _env(values: dict[str, str]) -> dict[str, str]:
+    for name, value in values.items():
+        _env_name(name)
+        if "\0" in value:
+            raise Refusal(f"the value of {name} holds a null character", "remove it")
+    return values
+
+
+def _launch(value: object) -> object:
+    """A list is a command."""
+    return {"command": value} if isinstance(value, list) else value
+
+
+def _launch_url(url: str) -> str:
+    clean_url(url.replace("{port}", "8000"))
+    return url
+
+
+def _engine(name: str) -> str:
+    if name not in ENGINES:
+        raise Refusal("there is no profile of this engine", did_you_mean(name, ENGINES))
+    return name
+
+
+def _route(route: str) -> str:
+    if not re.fullmatch(r"/[!-~]*", route):
+        raise Refusal("this is not a route", "write it like /reset_prefix_cache")
+    return route
+
+
 Text = Annotated[str, AfterValidator(_not_blank)]
 Name = Annotated[str, AfterValidator(check_name)]
 EndpointUrl = Annotated[str, AfterValidator(clean_url)]
@@ -181,7 +225,7 @@ class Prices(Strict):
 
 
 class Speculation(Strict):
-    """What an arm declares about its speculative decoding. Nothing is set at the server by it."""
+    """What an arm declares about its speculative decoding. Only an engine that we start is told of it, by flags."""
 
     method: Text
     drafter: Text | None = None
@@ -231,8 +275,57 @@ class Tls(Strict):
         return self
 
 
+class Launch(Strict):
+    """A server that we start: a `command`, or an `engine` with its `model`. `{port}` in either is a free port we pick.
+
+    `program` stands in place of the engine's own first words, `args` are put behind its command, `options` into the
+    options file of an engine that has one. `url`: where it is found, when not at http://127.0.0.1:{port}/v1.
+    """
+
+    command: Annotated[tuple[Text, ...], BeforeValidator(_words), Field(min_length=1)] | None = None
+    engine: Annotated[str, AfterValidator(_engine)] | None = None
+    model: Text | None = None
+    program: Annotated[tuple[Text, ...], BeforeValidator(_words), Field(min_length=1)] | None = None
+    args: Annotated[tuple[Text, ...], BeforeValidator(_words)] = ()
+    options: dict[str, Any] = Field(default_factory=dict)
+    env: Annotated[dict[str, str], BeforeValidator(_env_values), AfterValidator(_env)] = Field(default_factory=dict)
+    cwd: Text | None = None
+    url: Annotated[str, AfterValidator(_launch_url)] | None = None
+    ready_seconds: Positive = 600.0
+    stop_seconds: Annotated[float, Field(ge=0, le=600)] = 10.0
+
+    @model_validator(mode="after")
+    def _one(self) -> Launch:
+        _exactly_one(self, "command", "engine", "write the command as a list of words, or engine and model")
+        for name in ("model", "program", "args", "options"):
+            if self.command is not None and getattr(self, name):
+                raise Refusal("it belongs to an engine, and a command is given", "put it into the command", name)
+        if self.engine is not None and self.model is None:
+            raise Refusal(f"{self.engine} is not told what to serve", "add model: NAME or PATH", "model")
+        if self.options and not ENGINES[str(self.engine)].has_options:
+            raise Refusal(f"{self.engine} takes no options file", "use args", "options")
+        placed = (*(self.command or ()), *self.args, *self.env.values(), "{port}" if self.engine else "")
+        if not any("{port}" in word for word in placed) and (self.url is None or "{port}" in self.url):
+            remedy = "write {port} where the command takes its port, or give url: where the server is found"
+            raise Refusal("nothing tells the server its port", remedy, "command")
+        return self
+
+
+class Hook(Strict):
+    """What is done before each point: POST to a route beside the API's /v1, or a command. It has `seconds` to end."""
+
+    post: Annotated[str, AfterValidator(_route)] | None = None
+    command: Annotated[tuple[Text, ...], BeforeValidator(_words), Field(min_length=1)] | None = None
+    seconds: Positive = 60.0
+
+    @model_validator(mode="after")
+    def _one(self) -> Hook:
+        _exactly_one(self, "post", "command", "write {post: /reset_prefix_cache} or {command: [...]}")
+        return self
+
+
 class Endpoint(Strict):
-    """One endpoint. `url` may be missing where every arm names its own.
+    """One endpoint. `url` may be missing where every arm names its own; `launch` starts a server in its place.
 
     `stream: false` is for an endpoint that cannot stream; `proxy: env` goes through HTTP(S)_PROXY, and never unasked.
     `max_tokens_field` is the name tried first for the length; where it is refused, the other one is taken.
@@ -241,6 +334,8 @@ class Endpoint(Strict):
     """
 
     url: EndpointUrl | None = None
+    launch: Annotated[Launch, BeforeValidator(_launch)] | None = None
+    before_point: Hook | None = None
     model: Text | None = None
     api: Literal["chat", "completions"] = "chat"
     auth: Auth | None = None
@@ -256,12 +351,11 @@ class Endpoint(Strict):
     chunk_tokens: Literal["none", "usage", "ids"] = "none"
     tokenizer: Text | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _no_launch(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "launch" in data:
-            raise Refusal("this version does not start servers", "give the arm's url instead", "launch")
-        return data
+    @model_validator(mode="after")
+    def _one_place(self) -> Endpoint:
+        if self.url is not None and self.launch is not None:
+            raise Refusal("url and launch exclude each other", "keep one of them", "launch")
+        return self
 
     @model_validator(mode="after")
     def _one_authorization(self) -> Endpoint:
@@ -323,6 +417,7 @@ class Load(Strict):
     trials: Annotated[int, Field(ge=1, le=1_000)] = 1
     workers: Annotated[int | Literal["auto"], BeforeValidator(_workers)] = "auto"
     chunks: Literal["all", "sample", "none"] = "all"  # of which requests the arrivals of single fragments are stored
+    anchor: bool | None = None  # measure one point again at the end; left out: when arms run in blocks
 
     @model_validator(mode="after")
     def _exact_counts(self) -> Load:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from profiles.engines import ENGINES
 from profiles.errors import ProfileError
 
 _SWEEP = """\
@@ -120,6 +121,120 @@ load: {concurrency: "1..16"}
 limits: {minutes: 30, tokens: 1000000}
 """
 
+_LAUNCH = """\
+# Servers that endsweep starts, one after the other, by commands of your own. Run it with: endsweep run FILE
+name: speculation off and on
+
+endpoint:                              # what both arms share
+  launch:
+    # A list of words, not a line for a shell. {port} is a free port that endsweep picks; no key may stand here.
+    command: [my-server, --model, my-model, --port, "{port}"]
+    # url: http://127.0.0.1:{port}/v1  # where it is found
+    # env: {CUDA_VISIBLE_DEVICES: "0"} # beside what endsweep itself has; ${NAME} for what is secret
+    # cwd: serving                     # its working directory, relative to this file
+    ready_seconds: 600                 # from its start until it answers
+    stop_seconds: 10                   # from SIGTERM until SIGKILL
+  # before_point: {post: /reset_prefix_cache}            # or {command: [...]}, before each point
+
+arms:                                  # each inherits the endpoint and says what differs
+  off: {}
+  on:
+    launch: {command: [my-server, --model, my-model, --port, "{port}", --speculate, "4"]}
+    speculation: {method: eagle3, draft_tokens: 4}       # a declaration: the flags are in the command
+
+load:
+  concurrency: 1..64
+  trials: 2                            # blocks off, on, on, off
+  # anchor: false                      # do not measure a point of the first block again at the end
+
+limits: {minutes: 120}
+"""
+
+
+def _engine(name: str, *, about: str, model: str, args: str, before: str, on: str, others: str) -> str:
+    program = " ".join(ENGINES[name].program)
+    return f"""\
+# {ENGINES[name].title} started by endsweep, speculative decoding off and on. Run it with: endsweep run FILE
+name: {name} speculation off and on
+
+endpoint:                              # what both arms share
+  launch:
+    engine: {name}
+    model: {model}
+    # {about}
+    # program: [{program.replace(" ", ", ")}]
+    # args: [{args}]
+    # env: {{CUDA_VISIBLE_DEVICES: "0", HF_TOKEN: "${{HF_TOKEN}}"}}
+    ready_seconds: 1200                # from its start until it answers
+  # extra_body: {{ignore_eos: true}}     # every answer as long as asked
+{before}
+arms:                                  # each inherits the endpoint and says what differs
+  off: {{}}
+  on:
+    speculation: {on}
+  # {others}
+
+workload:
+  use: chat-short
+  max_tokens: 256
+  sampling: {{temperature: 0}}
+
+load:                                  # arms run in blocks, for only one server is up at a time
+  concurrency: 1..64
+  seconds: 60
+  requests: 100
+  trials: 2                            # blocks off, on, on, off
+
+limits: {{minutes: 240}}
+"""
+
+
+_VLLM = _engine(
+    "vllm",
+    about="`vllm serve MODEL --host 127.0.0.1 --port ...`, with --speculative-config where speculation is declared",
+    model="my-org/my-model",
+    args='--max-model-len, "8192"',
+    before="""\
+  # before_point: {post: /reset_prefix_cache}            # vLLM has it with env: {VLLM_SERVER_DEV_MODE: "1"}
+""",
+    on="{method: eagle3, drafter: my-org/my-drafter, draft_tokens: 3}",
+    others="or {method: ngram, draft_tokens: 4}; methods: ngram, draft_model, eagle, eagle3, mtp",
+)
+
+_SGLANG = _engine(
+    "sglang",
+    about="`python3 -m sglang.launch_server --model-path MODEL ...`, with --speculative-algorithm and what it takes",
+    model="my-org/my-model",
+    args='--mem-fraction-static, "0.8"',
+    before="""\
+  # before_point: {post: /flush_cache}
+""",
+    on="{method: eagle3, drafter: my-org/my-drafter, draft_tokens: 3}",
+    others="or {method: ngram, draft_tokens: 4}; methods: ngram, draft_model (STANDALONE), eagle, eagle3, mtp (NEXTN)",
+)
+
+_TRTLLM = _engine(
+    "trtllm",
+    about="`trtllm-serve MODEL ... --extra_llm_api_options FILE`; the file's speculative_config comes of speculation",
+    model="my-org/my-model",
+    args='--max_batch_size, "64"',
+    before="""\
+  # launch.options are further options of the file: options: {kv_cache_config: {enable_block_reuse: false}}
+""",
+    on="{method: eagle3, drafter: my-org/my-drafter, draft_tokens: 3}",
+    others="or {method: ngram, draft_tokens: 4}; methods: ngram, draft_model (DraftTarget), eagle3, mtp",
+)
+
+_LLAMACPP = _engine(
+    "llamacpp",
+    about="`llama-server -m MODEL ... --metrics`, with --spec-type and what it takes where speculation is declared",
+    model="/models/my-model.gguf",
+    args='-c, "32768", -np, "16", --no-cache-prompt',
+    before="",
+    on="{method: draft_model, drafter: /models/my-drafter.gguf, draft_tokens: 4}",
+    others="or {method: ngram, draft_tokens: 8}; methods: ngram (ngram-simple), draft_model, eagle3, mtp",
+)
+
 _WORKLOAD = """\
 # A workload of your own. Name it in a sweep: workload: {use: PATH/TO/THIS.yaml}
 description: Everyday questions and programming, mixed
@@ -137,6 +252,11 @@ STARTERS = {
     "organisation": _ORGANISATION,
     "gateway": _GATEWAY,
     "tls": _TLS,
+    "launch": _LAUNCH,
+    "vllm": _VLLM,
+    "sglang": _SGLANG,
+    "trtllm": _TRTLLM,
+    "llamacpp": _LLAMACPP,
     "workload": _WORKLOAD,
 }
 

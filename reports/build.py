@@ -15,7 +15,7 @@ import pyarrow.parquet
 
 from reports import charts, markdown, page, pictures, tables
 from reports.charts import Series
-from reports.points import load_label
+from reports.points import is_anchor, load_label
 from reports.summary import ReportError, merge, read_points, summarise, write, write_summary
 
 DRAWN = ("tokens_per_s", "ttft_ms")
@@ -66,11 +66,12 @@ def write_pages(folder: Path, summary: Mapping[str, Any], series: Sequence[Serie
 
 
 def read_series(run: Path) -> list[Series]:
-    """What the charts draw, of every stored point. A point without a series (killed while writing) is left out."""
+    """What the charts draw, of every stored point but anchors. A point without a series (killed while writing) is left
+    out."""
     found = []
     for folder, point in read_points(run):
         path = folder / "series.parquet"
-        if not path.is_file():
+        if is_anchor(point) or not path.is_file():
             continue
         try:
             table = pyarrow.parquet.read_table(

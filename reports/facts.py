@@ -15,7 +15,7 @@ def arm_facts(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "name": clean(name, 60),
-            "url": _word(arm["url"]) + (UNVERIFIED if arm.get("verify_tls") is False else ""),
+            "url": _word(arm["url"]) + (UNVERIFIED if arm.get("verify_tls") is False else "") + _started(arm),
             "model": _word(arm["model"]),
             "api": _word(arm["api"]),
             "speculation": flat(arm["speculation"]) or "none declared",
@@ -24,6 +24,11 @@ def arm_facts(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
         for name, arm in summary["arms"].items()
     ]
+
+
+def _started(arm: Mapping[str, Any]) -> str:
+    launch = arm.get("launch")
+    return f", started by this run: {clean(' '.join(launch['command']), 500)}" if launch else ""
 
 
 def server_text(server: Mapping[str, Any] | None) -> str:
@@ -49,6 +54,7 @@ def run_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts = [
         ("Workload", flat(summary["workload"])),
         ("Load", flat(summary["load"])),
+        ("Order", clean(summary["order"]["text"], 1000)),
         ("Limits", flat(summary["limits"])),
         ("Seed", _word(summary["seed"])),
         ("Started", _word(summary["created_at"])),

@@ -29,7 +29,7 @@ def headline(summary: Summary) -> list[str]:
                 sentences.append(speed["text"])
             if total["caveat"]:
                 sentences.append(total["caveat"])
-    return [*dict.fromkeys(sentences), _extremes(summary)]
+    return [*dict.fromkeys(sentences), _extremes(summary), *(d["text"] for d in summary["drift"])]
 
 
 def title(summary: Summary) -> str:
@@ -106,6 +106,17 @@ def grouped_verdicts(summary: Summary) -> list[dict[str, Any]]:
             if where not in group["at"]:
                 group["at"].append(where)
     return sorted(groups.values(), key=lambda g: g["severity"] != "invalid")
+
+
+def grouped_skips(summary: Summary) -> list[tuple[str, str, str]]:
+    """(arm, loads, reason) of the points that were not measured, those with the same reason together."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for s in summary["skipped"]:
+        group = groups.setdefault((clean(s["arm"], 60), clean(s["reason"])), [])
+        label = load_label(s)
+        if label not in group:
+            group.append(label)
+    return [(arm, ", ".join(loads), reason) for (arm, reason), loads in groups.items()]
 
 
 def places(group: Mapping[str, Any], most: int = 4) -> str:

@@ -22,6 +22,7 @@ from rich.text import Text
 from reports.formats import clean, number, seconds
 from reports.points import num, verdicts
 from sweeps.events import (
+    MEASURE,
     Event,
     Note,
     PointFinished,
@@ -112,7 +113,8 @@ class LiveView:
 
     def _label(self, number: int, total: int, key: PointKey) -> str:
         trial = f" trial {key.trial}" if self._trials else ""
-        return f"[{number:>{len(str(total))}}/{total}] {clean(key.arm, 40)} C={key.concurrency}{trial}"
+        anchor = "" if key.kind == MEASURE else f" {clean(key.kind, 20)}"
+        return f"[{number:>{len(str(total))}}/{total}] {clean(key.arm, 40)} C={key.concurrency}{trial}{anchor}"
 
     def _say(self, line: str, style: str = "") -> None:
         # Through a Text, so that brackets in foreign strings are not read as markup; unwrapped, so that a line stays

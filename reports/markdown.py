@@ -9,7 +9,7 @@ from typing import Any
 from reports import equality
 from reports.facts import arm_facts, run_facts
 from reports.formats import clean, number
-from reports.headline import grouped_verdicts, headline, places, title, verdict_line
+from reports.headline import grouped_skips, grouped_verdicts, headline, places, title, verdict_line
 from reports.rows import FORMULAS, RATIO_HEADINGS, SAME, TEXT_COLUMNS, point_rows, ratio_cell
 
 
@@ -67,10 +67,8 @@ def _verdict_lines(summary: Mapping[str, Any]) -> list[str]:
         line = "- " + escape(f"{g['code']} ({g['severity']}), {places(g)}: {g['evidence']}")
         line += f" (threshold {escape(g['threshold'])})" if g["threshold"] else ""
         lines.append(line + (f". Remedy: {escape(g['remedy'])}" if g["remedy"] else ""))
-    for s in summary["skipped"]:
-        lines.append(
-            f"- {escape(clean(s['arm'], 60))} at {s['concurrency']} not measured: {escape(clean(s['reason']))}"
-        )
+    for arm, loads, reason in grouped_skips(summary):
+        lines.append(f"- {escape(arm)} at {loads} not measured: {escape(reason)}")
     lines += [f"- {escape(text)}" for _, text in equality.remarks(summary)]
     lines += [f"- {escape(c)}" for c in summary["caveats"]]
     return ["\n".join(lines)] if lines else []

@@ -22,7 +22,7 @@ from reports import charts, equality, pictures
 from reports.charts import Series
 from reports.facts import arm_facts, run_facts
 from reports.formats import clean, number, percent_change
-from reports.headline import grouped_verdicts, headline, places, severity, title, verdict_line
+from reports.headline import grouped_skips, grouped_verdicts, headline, places, severity, title, verdict_line
 from reports.points import load_label
 from reports.rows import FORMULAS, RATIO_HEADINGS, TEXT_COLUMNS, point_rows, ratio_cell
 
@@ -74,6 +74,7 @@ def render(summary: Mapping[str, Any], series: Sequence[Series]) -> str:
         answer_rows=equality.rows(summary),
         answer_examples=equality.examples(summary),
         groups=[g | {"places": places(g)} for g in grouped_verdicts(summary)],
+        skips=grouped_skips(summary),
         errors=_errors(summary),
         columns=columns,
         rows=rows,

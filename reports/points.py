@@ -71,11 +71,16 @@ def is_measured(point: Point) -> bool:
     return point.get("kind", "measure") == "measure" and isinstance(point.get("concurrency"), int)
 
 
+def is_anchor(point: Point) -> bool:
+    """A point measured once more to see what drifted."""
+    return point.get("kind") == "anchor" and isinstance(point.get("concurrency"), int)
+
+
 def load_label(point: Point) -> str:
-    """'8' in a closed loop, '12.5/s' at a fixed rate, else the pattern's name."""
+    """'8' in a closed loop, '8 (anchor)' for an anchor, '12.5/s' at a fixed rate, else the pattern's name."""
     rate = num(point, "load", "rate")
     if isinstance(point.get("concurrency"), int):
-        return str(point["concurrency"])
+        return f"{point['concurrency']} (anchor)" if is_anchor(point) else str(point["concurrency"])
     return f"{rate:g}/s" if rate is not None else str(get(point, "load", "pattern") or "?")
 
 
@@ -106,12 +111,13 @@ def combine(points: Iterable[Point]) -> dict[str, dict[int, Combined]]:
             groups.setdefault((point["arm"], point["concurrency"]), []).append(point)
     combined: dict[str, dict[int, Combined]] = {}
     for (arm, concurrency), trials in sorted(groups.items()):
-        estimates = {m: e for m in METRICS if (e := _estimate(trials, m)) is not None}
+        estimates = {m: e for m in METRICS if (e := estimate(trials, m)) is not None}
         combined.setdefault(arm, {})[concurrency] = Combined(arm, concurrency, len(trials), estimates)
     return combined
 
 
-def _estimate(trials: Sequence[Point], metric: str) -> Estimate | None:
+def estimate(trials: Sequence[Point], metric: str) -> Estimate | None:
+    """One metric of METRICS over the trials of one (arm, load); None where none of them has it."""
     path, _ = METRICS[metric]
     values = [v for t in trials if (v := num(t, *path)) is not None and v > 0]
     if not values:

@@ -17,14 +17,17 @@ def print_plan(plan: Mapping[str, Any]) -> None:
     """The points in the order they run, and the totals with what they assume."""
     console = Console(highlight=False)
     priced = plan["totals"]["usd"] is not None
+    blocks = any(point["block"] is not None for point in plan["points"])
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("arm", "region"):
+    for name in (*(["block"] if blocks else []), "arm", "region"):
         table.add_column(name)
     for name in ("concurrency", "requests", "passes", "time", "tokens", *(["cost"] if priced else [])):
         table.add_column(name, justify="right")
     for point in plan["points"]:
+        anchor = " (anchor)" if point["kind"] == "anchor" else ""
         row = [
-            clean(point["arm"], 40),
+            *([str(point["block"])] if blocks else []),
+            clean(point["arm"], 40) + anchor,
             point["region"] or "-",
             str(point["concurrency"]),
             integer(point["requests"]),
@@ -48,6 +51,10 @@ def print_plan(plan: Mapping[str, Any]) -> None:
         f"{len(plan['points'])} points: about {integer(totals['requests'])} requests, "
         f"{integer(totals['tokens'])} tokens{cost}, {seconds(totals['seconds'])}."
     )
+    if blocks:
+        console.print("Arms run in blocks: they share this machine, and only one server is up at a time.")
+    if any(point["kind"] == "anchor" for point in plan["points"]):
+        console.print("An anchor is a point measured once more at the end, to see what drifted; it is on no curve.")
     console.print(
         f"Estimated at {assumed['tokens_per_s_per_user']:g} tokens/s per user and "
         f"{assumed['ttft_s']:g} s to the first token; warmup and filler included."

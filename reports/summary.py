@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reports.comparison import compare
+from reports.drift import drifts, order_of
 from reports.equality import alarm, synthetic
 from reports.formats import clean, listing
 from reports.points import get, is_measured, load_order, num, verdicts
@@ -77,12 +78,15 @@ def assemble(
             "api": arm.get("api"),
             "speculation": arm.get("speculation"),
             "verify_tls": arm.get("verify_tls", True),
+            "launch": arm.get("launch"),
             "server": {"name": arm.get("server"), **(arm.get("probe") or {})},
         }
         for name, arm in manifest["arms"].items()
     }
     for point in points:  # an arm that only the points know still has a curve
-        arms.setdefault(point["arm"], dict.fromkeys(("url", "model", "api", "speculation", "server", "verify_tls")))
+        arms.setdefault(
+            point["arm"], dict.fromkeys(("url", "model", "api", "speculation", "server", "verify_tls", "launch"))
+        )
     order = list(arms)
     points = sorted(points, key=lambda p: (order.index(p["arm"]), load_order(p), p.get("trial") or 1))
     skipped = skipped_points(journal, points)
@@ -111,6 +115,8 @@ def assemble(
         "ends": {arm: end_of_curve(arm, points, skipped, journal, load) for arm in order},
         "equality": equality and with_meaningless(equality, synthetic(arms, points)) | {"spent": asked},
         "totals": totals(points, asked),
+        "order": order_of(points, arms),
+        "drift": drifts(points),
         "caveats": [],
     }
 
@@ -118,13 +124,14 @@ def assemble(
 def skipped_points(journal: Sequence[Mapping[str, Any]], points: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Points skipped or failed for good, with the last reason given; one that a later resume did measure is not among
     them."""
-    done = {(p["arm"], p["concurrency"], p.get("trial")) for p in points}
-    last: dict[tuple[Any, Any, Any], dict[str, Any]] = {}
+    done = {(p["arm"], p["concurrency"], p.get("trial"), p.get("kind", "measure")) for p in points}
+    last: dict[tuple[Any, ...], dict[str, Any]] = {}
     for line in journal:
-        key = (line.get("arm"), line.get("concurrency"), line.get("trial"))
+        key = (line.get("arm"), line.get("concurrency"), line.get("trial"), line.get("kind", "measure"))
         if line["event"] in ("point_skipped", "point_failed") and key not in done:
             reason = line.get("reason") or line.get("text") or "no reason was noted"
-            last[key] = dict(zip(("arm", "concurrency", "trial"), key, strict=True)) | {"reason": reason}
+            last[key] = dict(zip(("arm", "concurrency", "trial"), key[:3], strict=True)) | {"reason": reason}
+            last[key] |= {"kind": line["kind"]} if "kind" in line else {}
     return list(last.values())
 
 
@@ -223,6 +230,8 @@ def merge(summaries: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
         "ends": ends,
         "equality": None,
         "totals": totals(points, [spent for _, s in summaries for spent in get(s, "equality", "spent") or []]),
+        "order": order_of(points, arms),
+        "drift": drifts(points),
         "caveats": [*differences(summaries), *_alarms(summaries)],
     }
 

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from reports import equality
 from reports.formats import clean, integer, number
-from reports.headline import grouped_verdicts, headline, places, severity, verdict_line
-from reports.points import load_label, load_order, num, verdicts
+from reports.headline import grouped_skips, grouped_verdicts, headline, places, severity, verdict_line
+from reports.points import is_measured, load_label, load_order, num, verdicts
 from sweeps.frontier import is_valid
 
 Summary = Mapping[str, Any]
@@ -129,7 +129,8 @@ def _rows(summary: Summary, columns: Mapping[str, str]) -> list[dict[str, str]]:
     for p in sorted(summary["points"], key=lambda p: (load_order(p), order.index(p["arm"]), p.get("trial") or 1)):
         codes = ", ".join(dict.fromkeys(clean(v.get("code"), 30) for v in verdicts(p)))
         state = "invalid" if not is_valid(p) else "warn" if codes else "ok"
-        mark = marks.get((p["arm"], p.get("concurrency")), " ") if state != "invalid" else " "
+        curve = state != "invalid" and is_measured(p)
+        mark = marks.get((p["arm"], p.get("concurrency")), " ") if curve else " "
         rows.append(
             {
                 "users": load_label(p) + (f" (t{p.get('trial') or 1})" if several else ""),
@@ -181,8 +182,8 @@ def _remarks(summary: Summary) -> list[tuple[str, str]]:
         threshold = f" (threshold {g['threshold']})" if g["threshold"] else ""
         remedy = f" -> {g['remedy']}" if g["remedy"] else ""
         lines.append((STYLES.get(g["severity"], ""), f"{g['code']}: {places(g)}: {g['evidence']}{threshold}{remedy}"))
-    for s in summary["skipped"]:
-        lines.append(("yellow", f"skipped: {clean(s['arm'], 60)} at {s['concurrency']}: {clean(s['reason'])}"))
+    for arm, loads, reason in grouped_skips(summary):
+        lines.append(("yellow", f"skipped: {arm} at {loads}: {reason}"))
     for arm, end in summary["ends"].items():
         if end["reason"] not in ("highest level asked", "points invalid above", "skipped"):
             lines.append(("", f"end of {clean(arm, 60)}: {clean(end['text'])}"))

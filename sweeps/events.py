@@ -6,14 +6,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+MEASURE, ANCHOR = "measure", "anchor"
+
 
 @dataclass(frozen=True, slots=True)
 class PointKey:
-    """Which measurement: one arm, one load, one trial."""
+    """Which measurement: one arm, one load, one trial. `kind`: "measure", or "anchor", which is on no curve."""
 
     arm: str
     concurrency: int
     trial: int
+    kind: str = "measure"
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder below the arm's: `c00064-t1`, `anchor-c00064-t1`."""
+        return f"{self._prefix}c{self.concurrency:05d}-t{self.trial}"
+
+    @property
+    def load(self) -> str:
+        """What its salts are made of beside arm, trial and seed, so that an anchor repeats no request."""
+        return f"{self._prefix}c{self.concurrency}"
+
+    @property
+    def _prefix(self) -> str:
+        return "" if self.kind == MEASURE else f"{self.kind}-"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,11 @@ from endpoints.findings import Probed, as_json
 from endpoints.target import Target
 from profiles.loading import Sweep
 from profiles.workloads import Prompt, workload_hash
+from sweeps.events import MEASURE
 from sweeps.metrics import METRICS_VERSION
 from sweeps.plan import PlannedPoint
 from sweeps.point import SCHEMA_VERSION
+from sweeps.servers import launch_facts
 from sweeps.store import utc_now
 
 _LIBRARIES = ("aiohttp", "numpy", "scipy", "pandas", "altair", "pydantic", "orjson", "pyarrow", "uvloop")
@@ -43,6 +45,8 @@ def manifest_of(
             "api": arm.api,
             "speculation": arm.speculation.model_dump() if arm.speculation else None,
             "prices": arm.prices.model_dump() if arm.prices else None,
+            "launch": launch_facts(arm),
+            "before_point": arm.before_point.model_dump(exclude_none=True) if arm.before_point else None,
             "verify_tls": arm.tls.verify,
             "proxy": arm.proxy,
             "stream": arm.stream,
@@ -93,7 +97,9 @@ def manifest_of(
 
 def fingerprints(comparable: Mapping[str, Any], points: Sequence[PlannedPoint]) -> dict[str, str]:
     """Two digests: what makes points comparable, and the plan itself."""
-    plan = [[p.key.arm, p.key.concurrency, p.key.trial] for p in points]
+    plan = [
+        [p.key.arm, p.key.concurrency, p.key.trial, *([] if p.key.kind == MEASURE else [p.key.kind])] for p in points
+    ]
     return {"comparable": _digest(comparable), "plan": _digest(plan)}
 
 
@@ -126,6 +132,11 @@ def comparable(sweep: Sweep, shapes: Mapping[str, RequestShape], prompts: Sequen
             f"arms.{arm.name}.speculation": arm.speculation.model_dump() if arm.speculation else None,
             f"arms.{arm.name}.request": [shape.max_tokens_field, shape.include_usage, shape.chunk_tokens],
         }
+        if arm.launch is not None:
+            facts[f"arms.{arm.name}.launch"] = " ".join(arm.launch.command)
+            facts[f"arms.{arm.name}.launch.rest"] = _digest([arm.launch.options, arm.launch.env, arm.launch.cwd])
+        if arm.before_point is not None:
+            facts[f"arms.{arm.name}.before_point"] = arm.before_point.model_dump(exclude_none=True, exclude={"seconds"})
     return facts
 
 

@@ -105,7 +105,7 @@ class Measurement:
             salted=sweep.workload.salt,
             seed=sweep.seed,
             arm=key.arm,
-            load=f"c{key.concurrency}",
+            load=key.load,
             trial=key.trial,
         )
         self.loop = ClosedLoop(planned.load, feed, transport, clock, limits, on_ended, self._spool.add)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from profiles.loading import ResolvedArm, ResolvedLoad, Sweep
 from profiles.regions import FIXED_LOW, region_of, regions
 from profiles.workloads import Prompt
-from sweeps.events import PointKey
+from sweeps.events import ANCHOR, PointKey
 from sweeps.load import LoadPlan
 from sweeps.prompts import SALT_BYTES
 
@@ -23,7 +23,8 @@ _DEADLINE_FACTOR, _LEAST_DEADLINE_S = 20, 1800.0
 @dataclass(frozen=True, slots=True)
 class PlannedPoint:
     """One point to be measured. Estimates: `seconds`, `requests` (warmup and filler included), `input_tokens`,
-    `output_tokens`, `usd` (None without prices); `passes`: counted requests over the workload's measured prompts."""
+    `output_tokens`, `usd` (None without prices); `passes`: counted requests over the workload's measured prompts.
+    `block`: which of the blocks that arms run in, from 1; None where they are interleaved."""
 
     key: PointKey
     load: LoadPlan
@@ -34,6 +35,7 @@ class PlannedPoint:
     output_tokens: int
     usd: float | None
     reason: str
+    block: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +72,66 @@ def plan_checks(sweep: Sweep, measured: Sequence[Prompt]) -> tuple[PlannedCheck,
 
 def plan_sweep(sweep: Sweep, measured: Sequence[Prompt]) -> tuple[PlannedPoint, ...]:
     """All points in the order they run: levels ascending; at each, the arms next to each other, in an order that turns
-    round from one trial and level to the next (A B, B A), so that neither arm always comes first."""
+    round from one trial and level to the next (A B, B A), so that neither arm always comes first.
+
+    Servers that we start share the machine, so with them arms run in blocks, one trial of all levels each, in an order
+    that turns round from trial to trial. An anchor, a point of the first block measured again at the end, shows what
+    drifted meanwhile.
+    """
     size = sum(len(p.text.encode()) for p in measured) / len(measured)
     size += len((sweep.workload.system or "").encode()) + (SALT_BYTES if sweep.workload.salt else 0)
     prompt_tokens = math.ceil(size / _BYTES_PER_TOKEN)
+    blocks = runs_in_blocks(sweep)
     points = []
-    for row, level in enumerate(sweep.load.levels):
-        for trial in range(1, sweep.load.trials + 1):
-            arms = sweep.arms if (row + trial) % 2 else tuple(reversed(sweep.arms))
-            points += [_point(sweep, arm, level, trial, prompt_tokens, len(measured)) for arm in arms]
+    for arm, level, trial, block in _in_blocks(sweep) if blocks else _interleaved(sweep):
+        key = PointKey(arm.name, level, trial)
+        points.append(_point(sweep, arm, key, prompt_tokens, len(measured), "a level that was asked for", block))
+    if sweep.load.anchor or (sweep.load.anchor is None and blocks and len(sweep.arms) > 1):
+        points.append(_anchor(sweep, points, prompt_tokens, len(measured)))
     return tuple(points)
 
 
+def runs_in_blocks(sweep: Sweep) -> bool:
+    """Whether arms take turns by blocks: any of them is a server that we start."""
+    return any(arm.launch is not None for arm in sweep.arms)
+
+
+_Turn = tuple[ResolvedArm, int, int, int | None]  # arm, level, trial, block
+
+
+def _interleaved(sweep: Sweep) -> Iterator[_Turn]:
+    for row, level in enumerate(sweep.load.levels):
+        for trial in range(1, sweep.load.trials + 1):
+            for arm in sweep.arms if (row + trial) % 2 else tuple(reversed(sweep.arms)):
+                yield arm, level, trial, None
+
+
+def _in_blocks(sweep: Sweep) -> Iterator[_Turn]:
+    block = 0
+    for trial in range(1, sweep.load.trials + 1):
+        for arm in sweep.arms if trial % 2 else tuple(reversed(sweep.arms)):
+            block += 1
+            for level in sweep.load.levels:
+                yield arm, level, trial, block
+
+
+def _anchor(sweep: Sweep, points: Sequence[PlannedPoint], prompt_tokens: int, prompts: int) -> PlannedPoint:
+    """A point of the first block again: of its levels the middle one; where arms are interleaved, the first point."""
+    first, last = points[0], points[-1]
+    levels = sweep.load.levels
+    level = first.key.concurrency if first.block is None else levels[(len(levels) - 1) // 2]
+    key = PointKey(first.key.arm, level, 1, ANCHOR)
+    arm = next(arm for arm in sweep.arms if arm.name == key.arm)
+    block = last.block
+    if block is not None and last.key.arm != key.arm:
+        block += 1
+    return _point(sweep, arm, key, prompt_tokens, prompts, "measured again at the end, to see what drifted", block)
+
+
 def _point(
-    sweep: Sweep, arm: ResolvedArm, concurrency: int, trial: int, prompt_tokens: int, prompts: int
+    sweep: Sweep, arm: ResolvedArm, key: PointKey, prompt_tokens: int, prompts: int, reason: str, block: int | None
 ) -> PlannedPoint:
-    load, limits, workload = sweep.load, sweep.limits, sweep.workload
+    load, limits, workload, concurrency = sweep.load, sweep.limits, sweep.workload, key.concurrency
     length = ASSUMED_TTFT_S + workload.max_tokens / ASSUMED_TPS
     by_time = math.ceil((load.seconds or 0.0) * concurrency / length)
     counted = max(by_time, load.requests or 0)
@@ -99,7 +145,7 @@ def _point(
     usd = None if prices is None else inputs * prices[0] + outputs * prices[1]
     deadline = limits.point_seconds or max(_LEAST_DEADLINE_S, _DEADLINE_FACTOR * (load.seconds or 0.0))
     return PlannedPoint(
-        PointKey(arm.name, concurrency, trial),
+        key,
         LoadPlan(concurrency, load.seconds, load.requests, load.exact, _warmup(load), deadline),
         seconds,
         requests,
@@ -107,7 +153,8 @@ def _point(
         inputs,
         outputs,
         usd,
-        "a level that was asked for",
+        reason,
+        block,
     )
 
 
@@ -149,6 +196,8 @@ def plan_json(points: Sequence[PlannedPoint], checks: Sequence[PlannedCheck] = (
                 "arm": p.key.arm,
                 "concurrency": p.key.concurrency,
                 "trial": p.key.trial,
+                "kind": p.key.kind,
+                "block": p.block,
                 "region": region_of(p.key.concurrency, bounds),
                 "seconds": p.seconds,
                 "requests": p.requests,

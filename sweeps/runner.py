@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from endpoints.attempts import ReusePolicy
+from endpoints.hooks import HookError, do_before_point
+from endpoints.launching import LaunchError
 from endpoints.target import Target
 from endpoints.telemetry import ServerMetrics
 from endpoints.transport import Transport
@@ -37,6 +39,7 @@ from sweeps.measure import Measurement, Prompts
 from sweeps.plan import PlannedPoint, prices_of
 from sweeps.point import FINISHED
 from sweeps.samecheck import SameCheck
+from sweeps.servers import Servers
 from sweeps.spool import FileSpool, prune
 from sweeps.store import RunStore
 from sweeps.verdicts import Earlier
@@ -65,6 +68,7 @@ class _Lane:
     end_named: bool = False
     chunks_per_stream: float | None = None  # a second, as the last point had them
     ended: str | None = None  # why nothing more is sent to this arm
+    asked: bool = False  # for the answers that are compared
 
 
 class SweepRun:
@@ -74,13 +78,13 @@ class SweepRun:
         self,
         sweep: Sweep,
         points: Sequence[PlannedPoint],
-        targets: Mapping[str, Target],
+        servers: Servers,
         prompts: Prompts,
         store: RunStore,
         listen: Listener,
         capacity: Capacity = ASSUMED,
     ) -> None:
-        self._sweep, self._points, self._targets, self._prompts = sweep, points, targets, prompts
+        self._sweep, self._points, self._servers, self._prompts = sweep, points, servers, prompts
         self._store, self._listen, self._capacity = store, listen, capacity
         self._pool, self._crew = WorkerPool(), 1
         self._arms = {arm.name: arm for arm in sweep.arms}
@@ -88,11 +92,13 @@ class SweepRun:
         self._budget = Budget(sweep.limits)
         self._running: ClosedLoop | None = None
         self._asking: asyncio.Task[int] | None = None
+        self._check: SameCheck | None = None
         self._stopped: str | None = None
 
     def stop(self, reason: str) -> None:
         """End now: the point under way is stored as interrupted, what is finished stays."""
         self._stopped = reason
+        self._servers.stop()
         if self._running is not None:
             self._running.stop(reason)
         if self._asking is not None:
@@ -103,6 +109,7 @@ class SweepRun:
         try:
             return await self._run()
         finally:
+            await self._servers.down()
             await self._pool.close()
 
     async def _run(self) -> SweepOutcome:
@@ -116,18 +123,28 @@ class SweepRun:
         finished, skipped = earlier, 0
         self._store.note("run_started", points=len(keys), already_finished=earlier)
         self._listen(SweepStarted(self._sweep.name, str(self._store.path), keys, earlier))
-        await self._check_equal()
+        if self._sweep.check_equal:
+            self._check = SameCheck(self._sweep, self._prompts.measured, self._store, self._budget, self._listen)
+            for name, arm in self._arms.items():
+                if arm.launch is None:  # the others are asked when they are up
+                    await self._ask_alike(name, await self._servers.target(arm, self._budget.seconds_left()))
         for number, planned in enumerate(self._points, 1):
             if self._stopped is not None:
                 break
             if planned.key in kept:
                 continue
-            if why := self._lanes[planned.key.arm].ended or self._budget.cannot_afford(planned):
+            why = self._lanes[planned.key.arm].ended or self._budget.cannot_afford(planned)
+            target = None if why else await self._ready(planned.key)
+            if self._stopped is not None:
+                break
+            if target is None or isinstance(target, str):
+                why = why or target or ""
                 skipped += 1
                 self._store.note("point_skipped", planned.key, reason=why)
                 self._listen(PointSkipped(planned.key, number, len(keys), why))
                 continue
-            finished += await self._measure(planned, number, len(keys))
+            finished += await self._measure(planned, target, number, len(keys))
+        await self._ask_the_rest()
         interrupted = self._stopped is not None
         event = "interrupted" if interrupted else "run_finished"
         self._store.note(event, finished=finished, skipped=skipped, reason=self._stopped)
@@ -135,30 +152,66 @@ class SweepRun:
         self._listen(SweepFinished(str(self._store.path), finished - earlier, skipped, interrupted, seconds))
         return SweepOutcome(finished, skipped, interrupted)
 
-    async def _check_equal(self) -> None:
-        """Whether the arms answer alike, where that was asked for: apart from the points, and not counted in them."""
-        if not self._sweep.check_equal:
+    async def _ask_alike(self, name: str, target: Target) -> None:
+        """Have an arm answer what all arms are asked, where that is wanted: apart from the points, and once a run."""
+        check, lane = self._check, self._lanes[name]
+        if check is None or lane.asked or self._stopped is not None:
             return
-        check = SameCheck(self._sweep, self._prompts.measured, self._store, self._budget, self._listen)
-        for name, lane in self._lanes.items():
-            if self._stopped is not None:
-                break
-            self._asking = asyncio.create_task(check.ask(self._arms[name], self._targets[name]))
-            try:
-                sent = await self._asking
-            except asyncio.CancelledError:
-                if self._stopped is None:
-                    raise
-                sent = 0
-            finally:
-                self._asking = None
-            if sent and not self._sweep.workload.salt:  # the points will send these prompts again
-                lane.earlier = replace(lane.earlier, unsalted_points=lane.earlier.unsalted_points + 1)
-        check.conclude()
+        lane.asked = True
+        self._asking = asyncio.create_task(check.ask(self._arms[name], target))
+        try:
+            sent = await self._asking
+        except asyncio.CancelledError:
+            if self._stopped is None:
+                raise
+            sent = 0
+        finally:
+            self._asking = None
+        if sent and not self._sweep.workload.salt:  # the points will send these prompts again
+            lane.earlier = replace(lane.earlier, unsalted_points=lane.earlier.unsalted_points + 1)
+        if all(lane.asked for lane in self._lanes.values()):
+            check.conclude()
 
-    async def _measure(self, planned: PlannedPoint, number: int, total: int) -> bool:
+    async def _ask_the_rest(self) -> None:
+        """Arms whose points were all finished before have not been up; those that owe answers come up for them."""
+        if self._check is None or all(lane.asked for lane in self._lanes.values()):
+            return
+        for name, lane in self._lanes.items():
+            if (
+                not lane.asked
+                and lane.ended is None
+                and self._stopped is None
+                and self._check.missing(self._arms[name])
+            ):
+                try:
+                    await self._ask_alike(
+                        name, await self._servers.target(self._arms[name], self._budget.seconds_left())
+                    )
+                except LaunchError as exc:
+                    lane.ended = str(exc)
+        if not all(lane.asked for lane in self._lanes.values()):
+            self._check.conclude()
+
+    async def _ready(self, key: PointKey) -> Target | str:
+        """Where the point's requests go, its arm up and its hook done; else why it cannot be measured."""
+        arm, lane = self._arms[key.arm], self._lanes[key.arm]
+        try:
+            target = await self._servers.target(arm, self._budget.seconds_left())
+            await self._ask_alike(key.arm, target)
+            if arm.before_point is not None:
+                log = self._store.path / "servers" / f"{arm.slug}-before-point.log"
+                await do_before_point(arm.before_point, target, key.concurrency, log)
+        except LaunchError as exc:
+            lane.ended = str(exc)  # without its server there is nothing more to measure of it
+            return lane.ended
+        except HookError as exc:
+            self._listen(Note(f"{key.arm} at {key.concurrency}: {exc}", "warn"))
+            return str(exc)
+        return target
+
+    async def _measure(self, planned: PlannedPoint, target: Target, number: int, total: int) -> bool:
         key, arm, lane = planned.key, self._arms[planned.key.arm], self._lanes[planned.key.arm]
-        target, prices, could_reuse = self._targets[key.arm], prices_of(arm), lane.policy.reuse
+        prices, could_reuse = prices_of(arm), lane.policy.reuse
         requests_path = self._store.begin_point(arm.slug, key)
         self._store.note("point_started", key)
         self._listen(PointStarted(key, number, total))
@@ -188,11 +241,13 @@ class SweepRun:
         gc.collect()
         gc.freeze()  # what lives now will live on: the collector need not look at it while the point runs
         ticker = asyncio.create_task(self._tell_progress(measurement.loop, key))
+        watcher = self._servers.watch(key.arm, measurement.loop.stop)
         try:
             measured = await measurement.run()
         finally:
             self._running = None
             ticker.cancel()
+            watcher.cancel()
             gc.unfreeze()
             spool.close()
             await transport.close()
@@ -204,7 +259,7 @@ class SweepRun:
             text = "the server closes connections that it said it keeps, so streams use a fresh one each from now on"
             self._store.note("decision", key, text=text)
             self._listen(Note(f"{key.arm}: {text}"))
-        point = measured.point
+        point = await self._servers.judged(key.arm, measured.point | {"kind": key.kind})
         interval = point["chunk_interval_ms"]["mean"]
         lane.chunks_per_stream = 1e3 / interval if interval else lane.chunks_per_stream
         whole: bool = point["status"] == FINISHED

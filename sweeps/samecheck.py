@@ -18,7 +18,8 @@ from sweeps.events import Listener, Note
 from sweeps.files import write_json
 from sweeps.plan import PlannedCheck, plan_checks, prices_of
 from sweeps.point import SCHEMA_VERSION
-from sweeps.store import RunStore, read_journal
+from sweeps.records import read_journal
+from sweeps.store import RunStore
 
 ASKED = "equality_asked"  # the journal's event: an arm was asked
 
@@ -59,6 +60,12 @@ class SameCheck:
         self._prompts = chosen(self.measured, self.sweep.check_equal, self.sweep.seed)
         self._plans = {check.arm: check for check in plan_checks(self.sweep, self.measured)}
 
+    def missing(self, arm: ResolvedArm) -> int:
+        """How many answers of an arm are not stored yet."""
+        have = {answer.key for answer in read_answers(answers_path(self.store.path, arm.slug)) if answer.ok}
+        wanted = questions(self._prompts, self.sweep.workload.system, self._plans[arm.name].repeats)
+        return sum((q.prompt_id, q.repeat) not in have for q in wanted)
+
     async def ask(self, arm: ResolvedArm, target: Target) -> int:
         """Ask an arm what it has not answered yet; how many requests that took. Raises OSError.
 
@@ -68,9 +75,8 @@ class SameCheck:
             self._synthetic[arm.name] = because_synthetic(target.synthetic)
         path, plan = answers_path(self.store.path, arm.slug), self._plans[arm.name]
         spent, prices = _Spent(), prices_of(arm)
-        have = {answer.key for answer in read_answers(path) if answer.ok}
         wanted = questions(self._prompts, self.sweep.workload.system, plan.repeats)
-        missing = sum((q.prompt_id, q.repeat) not in have for q in wanted)
+        missing = self.missing(arm)
         if not missing:
             return 0
         whole = missing == len(wanted)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from endpoints.findings import PreflightError, Probed, Say
-from endpoints.preflight import preflight
+from endpoints.preflight import preflight, seen
 from endpoints.resources import descriptor_shortage, raise_descriptor_limit
 from endpoints.target import Target, target_of, timeouts_of
 from profiles.errors import ProfileError
@@ -23,6 +25,7 @@ from sweeps.measure import Prompts
 from sweeps.plan import PlannedCheck, PlannedPoint, plan_checks, plan_sweep
 from sweeps.records import StoreError, read_manifest
 from sweeps.runner import SweepRun
+from sweeps.servers import Servers
 from sweeps.store import RunStore, differences
 
 
@@ -49,33 +52,32 @@ def prepare(sweep: Sweep, env: Mapping[str, str], *, keys: bool = True) -> Prepa
         arm.name: target_of(arm, workload.max_tokens, workload.sampling, timeouts, env)
         for arm in (sweep.arms if keys else ())
     }
+    if keys:
+        _can_start(sweep, env)
     measured, warmup = split(load_prompts(workload))
     points, checks = plan_sweep(sweep, measured), plan_checks(sweep, measured)
     return Prepared(sweep, targets, Prompts(measured, warmup), points, checks)
 
 
 async def look_at_arms(prepared: Prepared, say: Say | None = None) -> tuple[Prepared, dict[str, Probed]]:
-    """Check this machine's limits and every arm (all at once); the targets come back as the probe would have them.
+    """Check this machine's limits and every arm that is up (all at once); the targets come back as the probe would have
+    them.
 
     `say` is told when an arm's rate limit makes us wait. Raises PreflightError.
     """
     highest = max(p.key.concurrency for p in prepared.points)
     if shortage := descriptor_shortage(highest, raise_descriptor_limit()):
         raise PreflightError(shortage)
-    names = list(prepared.targets)
-    found = await asyncio.gather(*(preflight(t, say) for t in prepared.targets.values()), return_exceptions=True)
+    names = [arm.name for arm in prepared.sweep.arms if arm.launch is None]  # others are looked at when they are up
+    looks = (preflight(prepared.targets[name], say) for name in names)
+    found = await asyncio.gather(*looks, return_exceptions=True)
     probed: dict[str, Probed] = {}
     for name, result in zip(names, found, strict=True):
         if isinstance(result, BaseException):
             raise result
         probed[name] = result
-    return replace(prepared, targets={n: seen(t, probed[n]) for n, t in prepared.targets.items()}), probed
-
-
-def seen(target: Target, found: Probed) -> Target:
-    """The target as a look at it would have it: the requests' shape, where its counters are, what it admits."""
-    shape = replace(found.shape, max_tokens=target.shape.max_tokens)
-    return replace(target, shape=shape, metrics_url=found.metrics_url, synthetic=target.synthetic or found.synthetic)
+    targets = {n: seen(t, probed[n]) if n in probed else t for n, t in prepared.targets.items()}
+    return replace(prepared, targets=targets), probed
 
 
 def open_store(prepared: Prepared, probed: Mapping[str, Probed], out: Path, *, resume: bool) -> RunStore:
@@ -98,6 +100,10 @@ def open_store(prepared: Prepared, probed: Mapping[str, Probed], out: Path, *, r
     added = sorted(set(manifest["load"]["levels"]) - set(before["load"]["levels"]))
     store.note("decision", text="resumed" + (f", levels added: {added}" if added else ""))
     levels = sorted({*manifest["load"]["levels"], *before["load"]["levels"]})
+    arms = manifest["arms"]
+    for name, facts in before.get("arms", {}).items():
+        if facts.get("started") and name in arms:  # what its server showed when it was up
+            arms[name] |= {key: facts[key] for key in ("model", "request", "probe", "server", "started")}
     kept = {"created_at": before["created_at"], "load": manifest["load"] | {"levels": levels}}
     store.update(manifest | kept, dump_stored(sweep))
     return store
@@ -107,9 +113,25 @@ def new_run(prepared: Prepared, store: RunStore, listen: Listener, capacity: Cap
     """The sweep over a prepared plan and an open folder. `capacity`: what a selftest found; None without one."""
     for note in _warnings(prepared, capacity):
         listen(Note(note, "warn"))
-    return SweepRun(
-        prepared.sweep, prepared.points, prepared.targets, prepared.prompts, store, listen, capacity or ASSUMED
-    )
+    servers = Servers(prepared.sweep, prepared.targets, store, listen)
+    return SweepRun(prepared.sweep, prepared.points, servers, prepared.prompts, store, listen, capacity or ASSUMED)
+
+
+def _can_start(sweep: Sweep, env: Mapping[str, str]) -> None:
+    """Raises ProfileError where a server cannot be started as it is asked, as far as that can be seen beforehand."""
+    for arm in sweep.arms:
+        if arm.launch is None:
+            continue
+        where, program = f"arm {arm.name}", arm.launch.command[0]
+        if arm.launch.cwd is not None and not Path(arm.launch.cwd).is_dir():
+            raise ProfileError(where, "launch.cwd", f"{arm.launch.cwd} is not a folder", "correct the path")
+        if "/" in program:
+            found = os.access(Path(arm.launch.cwd or ".") / program, os.X_OK)
+        else:
+            found = shutil.which(program, path=arm.launch.env.get("PATH", env.get("PATH"))) is not None
+        if not found:
+            remedy = "install it, give its path, or name what starts it (launch.program for an engine)"
+            raise ProfileError(where, "launch", f"there is no program {program} to start", remedy)
 
 
 def _warnings(prepared: Prepared, capacity: Capacity | None) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from sweeps.columns import write_parquet
-from sweeps.events import PointKey
+from sweeps.events import MEASURE, PointKey
 from sweeps.files import name_finally, sync_folder, write_atomically, write_json, write_text
 from sweeps.point import FINISHED, SCHEMA_VERSION
 from sweeps.records import StoreError, read_journal, read_manifest
@@ -52,6 +52,7 @@ class RunStore:
     def note(self, event: str, key: PointKey | None = None, **fields: Any) -> None:
         """Append one line to the journal, durable before the call returns."""
         where = {} if key is None else {"arm": key.arm, "concurrency": key.concurrency, "trial": key.trial}
+        where |= {} if key is None or key.kind == MEASURE else {"kind": key.kind}
         line = {"schema_version": SCHEMA_VERSION, "time": utc_now(), "event": event, **where, **fields}
         self._journal.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
         self._journal.flush()
@@ -60,7 +61,7 @@ class RunStore:
     def finished(self) -> set[PointKey]:
         """Points that are whole: in the journal as finished, and readable on disk."""
         keys = {
-            PointKey(line["arm"], line["concurrency"], line["trial"])
+            PointKey(line["arm"], line["concurrency"], line["trial"], line.get("kind", MEASURE))
             for line in read_journal(self.path)
             if line["event"] == "point_finished"
         }
@@ -120,6 +121,12 @@ class RunStore:
         write_json(self.path / "manifest.json", self.manifest)
         write_text(self.path / "sweep.yaml", sweep_yaml)
 
+    def amend_arm(self, name: str, facts: Mapping[str, Any]) -> None:
+        """Write what became known of an arm, such as one whose server was started, into the manifest."""
+        arms = self.manifest["arms"]
+        self.manifest |= {"arms": arms | {name: {**arms.get(name, {}), **facts}}}
+        write_json(self.path / "manifest.json", self.manifest)
+
     def close(self) -> None:
         self._journal.close()
 
@@ -134,7 +141,7 @@ class RunStore:
 
 def point_folder(run: Path, slug: str, key: PointKey) -> Path:
     """`points/<arm slug>/c00064-t1` below the run."""
-    return run / "points" / slug / f"c{key.concurrency:05d}-t{key.trial}"
+    return run / "points" / slug / key.folder
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

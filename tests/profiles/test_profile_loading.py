@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles.engines import ENGINES
 from profiles.errors import ProfileError
 from profiles.loading import Sweep, dump_stored, load_sweep
 from profiles.models import Auth, Prices, Speculation
@@ -126,7 +127,7 @@ def test_null_sections_count_as_left_out(load: Any) -> None:
         (URL + "limits: [1]\n", "limits", "map"),
         (URL + "arms: [off, on]\n", "arms", "map"),
         (URL + "arms: {off: 5}\n", "arms.off", "map"),
-        (URL + "arms: {on: {launch: [vllm, serve]}}\n", "arms.on.launch", "does not start servers"),
+        (URL + "arms: {on: {launch: [vllm, serve]}}\n", "arms.on.launch.command", "nothing tells the server its port"),
         (URL + "arms: {A b: {}, a-b: {}}\n", "arms", '"A b" and "a-b"'),
         (URL + "arms: {'../..': {}}\n", "arms.../..", "folder name"),
         (URL + "name: '日本'\n", "name", "folder name"),
@@ -343,7 +344,7 @@ def test_starters_load(load: Any, kind: str) -> None:
     names = ("EXAMPLE_API_KEY", "AZURE_OPENAI_API_KEY", "OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
     sweep = load(starter(kind), env=dict.fromkeys((*names, "GATEWAY_KEY"), "k"))
     assert sweep.workload.name == "chat-short"
-    assert len(sweep.arms) == (2 if kind == "sweep" else 1)
+    assert len(sweep.arms) == (2 if kind in {"sweep", "launch", *ENGINES} else 1)
 
 
 def test_the_workload_starter_loads(tmp_path: Path) -> None:
@@ -355,7 +356,8 @@ def test_an_unknown_starter_is_refused() -> None:
     with pytest.raises(ProfileError, match='no starter "sweeep"') as caught:
         starter("sweeep")
     assert all(kind in str(caught.value) for kind in STARTERS)
-    assert set(STARTERS) == {"sweep", "endpoint", "azure", "organisation", "gateway", "tls", "workload"}
+    clouds, engines = {"azure", "organisation", "gateway", "tls"}, {"launch", "vllm", "sglang", "trtllm", "llamacpp"}
+    assert set(STARTERS) == {"sweep", "endpoint", "workload"} | clouds | engines
     assert all(about(kind)[-1].isalpha() for kind in STARTERS)
     assert "chat-short" in ready_names()
 

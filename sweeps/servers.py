@@ -1,0 +1,185 @@
+"""The servers that a sweep starts: at most one is up; each comes up when its arm is next, and the run knows when it
+dies."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from endpoints.findings import Probed, as_json
+from endpoints.launching import Launched, LaunchError, bring_up, free_port
+from endpoints.preflight import seen
+from endpoints.target import Target
+from profiles.launching import ResolvedLaunch
+from profiles.loading import ResolvedArm, Sweep
+from sweeps.events import Listener, Note
+from sweeps.files import write_text
+from sweeps.point import FINISHED, INTERRUPTED
+from sweeps.store import RunStore
+
+_HEARD_S = 1.0  # how soon after its connections broke we know that a server has died
+_LARGEST_LOG = 256 * 1024 * 1024  # bytes that are looked through for secrets
+
+
+@dataclass(frozen=True, slots=True)
+class _Up:
+    """The server that is up, or was until it died, and where its arm's requests go."""
+
+    arm: ResolvedArm
+    server: Launched
+    target: Target
+
+
+class Servers:
+    """Brings servers up and down for a run. Arms with a URL of their own are passed through."""
+
+    def __init__(self, sweep: Sweep, targets: Mapping[str, Target], store: RunStore, listen: Listener) -> None:
+        self._sweep, self._targets, self._store, self._listen = sweep, targets, store, listen
+        self._up: _Up | None = None
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Wait for no server any more."""
+        self._stopping.set()
+
+    async def target(self, arm: ResolvedArm, seconds_left: float) -> Target:
+        """Where the arm's requests go, its server up and every other down. Raises LaunchError, with the last lines of
+        the server's log, when it does not come up within its time, or has died since."""
+        if self._up is not None and self._up.arm.name == arm.name:
+            if (why := self._why_ended()) is not None:
+                raise LaunchError(why)
+            return self._up.target
+        await self.down()
+        if arm.launch is None:
+            return self._targets[arm.name]
+        return await self._bring_up(arm, arm.launch, seconds_left)
+
+    async def down(self) -> None:
+        """Stop the server that is up, if one is."""
+        up, self._up = self._up, None
+        if up is None:
+            return
+        ended = up.server.ended
+        await up.server.stop()
+        await asyncio.to_thread(_scrub_log, up)
+        self._store.note("server_stopped", arm=up.arm.name, reason=ended or "its points are done")
+
+    def watch(self, arm: str, end_point: Callable[[str], None]) -> asyncio.Task[None]:
+        """A task, to be cancelled, that ends the point under way when the arm's server dies."""
+        return asyncio.create_task(self._watch(arm, end_point))
+
+    async def judged(self, arm: str, point: dict[str, Any]) -> dict[str, Any]:
+        """The point, as cut short where its server died in it, which may be known only after its last request broke."""
+        if self._up is None or self._up.arm.name != arm or not point["counts_all"]["failed"]:
+            return point
+        try:
+            await asyncio.wait_for(self._up.server.wait(), _HEARD_S)
+        except TimeoutError:
+            return point
+        why = self._why_ended()
+        if point["status"] != FINISHED or why is None:
+            return point
+        verdict = {
+            "code": "interrupted",
+            "severity": "invalid",
+            "evidence": why,
+            "threshold": "a point runs to its end",
+            "remedy": "mend the server, and measure it again with --resume",
+        }
+        return point | {"status": INTERRUPTED, "valid": False, "verdicts": [verdict, *point["verdicts"]]}
+
+    async def _watch(self, arm: str, end_point: Callable[[str], None]) -> None:
+        if self._up is not None and self._up.arm.name == arm:
+            await self._up.server.wait()
+            end_point(self._why_ended() or "")
+
+    def _why_ended(self) -> str | None:
+        if self._up is None or self._up.server.ended is None:
+            return None
+        lines = self._up.target.scrub(self._up.server.last_lines())
+        return f"the server of this arm is gone: {self._up.server.ended}; the last lines of its log: {lines}"
+
+    async def _bring_up(self, arm: ResolvedArm, launch: ResolvedLaunch, seconds_left: float) -> Target:
+        port, folder = free_port(), self._store.path.absolute() / "servers"
+        folder.mkdir(exist_ok=True)
+        options = folder / f"{arm.slug}-options.yaml"
+        if launch.options is not None:
+            write_text(options, launch.options)
+        words = [word.replace("{port}", str(port)).replace("{options}", str(options)) for word in launch.command]
+        env = {name: value.replace("{port}", str(port)) for name, value in launch.env.items()}
+        server = Launched(words, env, launch.cwd, folder / f"{arm.slug}.log", launch.stop_seconds)
+        target = replace(self._targets[arm.name], url=launch.at(port))
+        seconds, began = min(launch.ready_seconds, seconds_left), time.monotonic()
+        command = target.scrub(" ".join(words))
+        self._store.note("server_starting", arm=arm.name, command=command, url=target.url)
+        self._listen(Note(f"{arm.name}: starting its server: {command}"))
+        say = lambda text: self._listen(Note(text))  # noqa: E731
+        try:
+            found = await bring_up(server, target, seconds, self._stopping, say)
+        except LaunchError as exc:
+            self._store.note("server_failed", arm=arm.name, reason=str(exc))
+            if not self._stopping.is_set():
+                self._listen(Note(f"{arm.name}: its server did not come up: {exc}", "warn"))
+            raise LaunchError(f"the server of this arm did not come up: {exc}") from None
+        took = time.monotonic() - began
+        target = seen(target, found)
+        self._up = _Up(arm, server, target)
+        try:
+            self._take_down(arm, target, found, command, took)
+        except LaunchError:
+            await self.down()
+            raise
+        return target
+
+    def _take_down(self, arm: ResolvedArm, target: Target, found: Probed, command: str, took: float) -> None:
+        """Put what the server showed into the manifest. Raises LaunchError when it is not what it was before."""
+        before = self._store.manifest["arms"].get(arm.name) or {}
+        shape = target.shape
+        request = {"max_tokens_field": shape.max_tokens_field, "include_usage": shape.include_usage}
+        if before.get("started") and (before.get("model"), before.get("request")) != (shape.model, request):
+            raise LaunchError(
+                f"the server serves {shape.model} with {request}, and the points of this run were measured with "
+                f"{before.get('model')} and {before.get('request')}: measure into a new folder (--out)"
+            )
+        facts = {
+            "model": shape.model,
+            "request": request,
+            "probe": as_json(found),
+            "server": found.server,
+            "started": {"command": command, "url": target.url, "ready_s": round(took, 3)},
+        }
+        self._store.amend_arm(arm.name, facts)
+        self._store.note("server_ready", arm=arm.name, url=target.url, seconds=round(took, 3))
+        self._listen(Note(f"{arm.name}: its server is ready after {took:.1f} s at {target.url}"))
+
+
+def launch_facts(arm: ResolvedArm) -> dict[str, Any] | None:
+    """What the manifest says of how an arm is started. Of the environment only the names: values may come of secrets,
+    and sweep.yaml holds them as they were written."""
+    if arm.launch is None:
+        return None
+    launch = arm.launch
+    return {
+        "command": list(launch.command),
+        "options": launch.options,
+        "env": sorted(launch.env),
+        "cwd": launch.cwd,
+        "engine": launch.engine,
+        "ready_seconds": launch.ready_seconds,
+        "stop_seconds": launch.stop_seconds,
+    }
+
+
+def _scrub_log(up: _Up) -> None:
+    """Take the arm's secrets out of its server's log, where the server wrote them there."""
+    try:
+        if not up.target.secrets or up.server.log.stat().st_size > _LARGEST_LOG:
+            return
+        text = up.server.log.read_text(encoding="utf-8", errors="replace")
+        if (clean := up.target.scrub(text)) != text:
+            write_text(up.server.log, clean)
+    except OSError:
+        return  # a log that cannot be read cannot be given away either

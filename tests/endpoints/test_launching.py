@@ -1,0 +1,215 @@
+"""Servers that we start: ready or not, ended by us, by themselves or by a kill, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from endpoints.attempts import Timeouts
+from endpoints.launching import MARK, Launched, LaunchError, bring_up, free_port
+from endpoints.target import Target, target_of
+from profiles.loading import load_sweep
+
+SERVER = Path(__file__).with_name("misbehaving.py")
+ROOT = Path(__file__).resolve().parents[2]
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+
+
+def belonging(log: Path) -> list[int]:
+    """Processes that the server of this log consists of: by their environment, and by their command line."""
+    mark, found = f"{MARK}={log.resolve()}".encode(), []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                if mark in (process / "environ").read_bytes().split(b"\0"):
+                    found.append(int(process.name))
+            except OSError:
+                continue
+    return found
+
+
+def none_left(log: Path, within_s: float = 10.0) -> bool:
+    end = time.monotonic() + within_s
+    while time.monotonic() < end:
+        if not belonging(log):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "servers" / "on.log"
+    yield path
+    left = belonging(path)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
+def launched(log: Path, port: int, *words: str, stop_seconds: float = 5.0) -> Launched:
+    return Launched([sys.executable, str(SERVER), str(port), *words], {}, None, log, stop_seconds)
+
+
+def target(port: int) -> Target:
+    arm = load_sweep(None, {"endpoint": {"url": f"http://127.0.0.1:{port}/v1"}}, {}).arms[0]
+    return target_of(arm, 16, {}, Timeouts(5.0, 5.0, 5.0), {})
+
+
+def up(log: Path, *words: str, ready: float = 20.0, stop: asyncio.Event | None = None) -> str:
+    """Bring it up and stop it; why it would not come up, else empty."""
+
+    async def go() -> str:
+        port = free_port()
+        server = launched(log, port, *words, stop_seconds=0.5)
+        try:
+            found = await bring_up(server, target(port), ready, stop or asyncio.Event())
+        except LaunchError as exc:
+            return str(exc)
+        assert found.shape.model == "odd"
+        assert "/version says 7" in str([f.seen for f in found.findings])
+        await server.stop()
+        assert server.ended == "it was stopped"
+        return ""
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize("how", ["well", "deaf", "family"])
+def test_a_server_comes_up_and_goes_with_all_it_started(log: Path, how: str) -> None:
+    assert up(log, how) == ""
+    assert belonging(log) == []
+    assert log.read_text().startswith(f"starting {how}")
+
+
+def test_one_that_hangs_at_start_is_given_up(log: Path) -> None:
+    why = up(log, "hang", ready=0.8)
+    assert why.startswith("it was not ready within 0.8 s (")
+    assert "the last lines of its log: starting hang" in why
+    assert belonging(log) == []
+
+
+def test_one_that_dies_at_start_shows_its_last_lines_at_once(log: Path) -> None:
+    began = time.monotonic()
+    why = up(log, "crash", ready=60.0)
+    assert why == "it ended with exit code 7; the last lines of its log: starting crash | ValueError: no such model"
+    assert time.monotonic() - began < 30
+
+
+def test_one_that_is_ready_and_dies_on_its_first_request(log: Path) -> None:
+    why = up(log, "dies_on_request")
+    assert why.startswith("it was ready, and at the first real request it ended with exit code 3")
+    assert "out of memory in kernel 42" in why
+
+
+def test_a_program_that_is_not_there(log: Path) -> None:
+    async def go() -> None:
+        server = Launched(["no-such-program-here"], {}, None, log, 1.0)
+        with pytest.raises(LaunchError, match=r"no-such-program-here: it could not be started \(No such file"):
+            await server.start()
+
+    asyncio.run(go())
+
+
+def test_being_stopped_while_it_starts(log: Path) -> None:
+    async def go() -> str:
+        stop, port = asyncio.Event(), free_port()
+        asyncio.get_running_loop().call_later(0.3, stop.set)
+        with pytest.raises(LaunchError) as raised:
+            await bring_up(launched(log, port, "hang"), target(port), 60.0, stop)
+        return str(raised.value)
+
+    assert asyncio.run(go()).startswith("the run was stopped")
+    assert belonging(log) == []
+
+
+def test_a_crash_is_told_with_the_signal(log: Path) -> None:
+    async def go() -> str:
+        server = launched(log, free_port(), "well")
+        await server.start()
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGSEGV)
+        how = await server.wait()
+        await server.stop()
+        return how
+
+    assert asyncio.run(go()) == "it was ended by SIGSEGV"
+
+
+@linux
+@pytest.mark.parametrize("how", ["well", "deaf", "family"])
+def test_a_guardian_that_is_killed_takes_the_server_along(log: Path, how: str) -> None:
+    async def go() -> str:
+        port = free_port()
+        server = launched(log, port, how)
+        await bring_up(server, target(port), 20.0, asyncio.Event())
+        assert server.guardian_pid is not None
+        os.kill(server.guardian_pid, signal.SIGKILL)
+        ended = await asyncio.wait_for(server.wait(), 10)
+        await server.stop()
+        return ended
+
+    assert asyncio.run(go()) == "its guardian was killed"
+    assert belonging(log) == []
+
+
+OURSELVES = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from endpoints.launching import Launched
+async def go():
+    server = Launched([sys.executable, {server!r}, {port!r}, {how!r}], {{"PIDS": {pids!r}}}, None, Path({log!r}), 0.5)
+    await server.start()
+    print(server.guardian_pid, flush=True)
+    await asyncio.sleep(600)
+asyncio.run(go())
+"""
+
+
+@linux
+@pytest.mark.parametrize("how", ["well", "deaf", "family", "hang"])
+def test_our_own_kill_leaves_nothing(log: Path, tmp_path: Path, how: str) -> None:
+    pids = tmp_path / "pids"
+    code = OURSELVES.format(
+        root=str(ROOT), server=str(SERVER), port=str(free_port()), how=how, pids=str(pids), log=str(log)
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as ourselves:
+        assert ourselves.stdout is not None
+        guardian = int(ourselves.stdout.readline())
+        while how != "hang" and not pids.exists():
+            time.sleep(0.02)
+        assert belonging(log)
+        ourselves.kill()
+    assert none_left(log)
+    end = time.monotonic() + 10
+    while Path(f"/proc/{guardian}").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not Path(f"/proc/{guardian}").exists()
+
+
+@linux
+def test_what_a_run_left_that_was_killed_with_its_guardian_is_ended_by_the_next(log: Path, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    code = OURSELVES.format(
+        root=str(ROOT), server=str(SERVER), port=str(free_port()), how="family", pids=str(pids), log=str(log)
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as ourselves:
+        assert ourselves.stdout is not None
+        guardian = int(ourselves.stdout.readline())
+        while not pids.exists():
+            time.sleep(0.02)
+        os.kill(ourselves.pid, signal.SIGSTOP)  # neither sees the other go
+        os.kill(guardian, signal.SIGKILL)
+        ourselves.kill()
+    assert belonging(log), "its children in sessions of their own"
+    assert up(log, "well") == ""
+    assert belonging(log) == []
