@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.engines.llamacpp import ACCEPTANCE_LENGTH, DRAFT_TOKENS, llamacpp_ngram
+from tests.real.engines.llamacpp import ACCEPTANCE_LENGTH, DRAFT_TOKENS, command, llamacpp_ngram
 from tests.real.engines.servers import Engine
 from tests.real.sweeping import assert_sound, points, rows, sweep
 
@@ -143,3 +143,50 @@ def test_the_folder_is_whole(swept: Path) -> None:
     summary = json.loads((swept / "summary.json").read_text())
     assert set(summary["frontier"]["arms"]) == {"off", "on"}
     assert summary["comparison"] is not None
+
+
+# -- the same, started by the sweep -----------------------------------------------------------------------------------
+
+
+def test_both_arms_are_started_in_blocks_and_gone_afterwards(tmp_path: Path) -> None:
+    speculation = {"method": "draft", "draft_tokens": DRAFT_TOKENS}
+    spec = {
+        "name": "llama.cpp launched",
+        "arms": {
+            "off": {"launch": command("off", "{port}")},
+            "on": {"launch": command("on", "{port}"), "speculation": speculation},
+        },
+        "workload": {"use": "chat-short", "max_tokens": TOKENS},
+        "load": {"concurrency": [1, 4], "requests": REQUESTS},
+    }
+    run = sweep(tmp_path, json.dumps(spec))
+    assert [(p["arm"], p["kind"], p["concurrency"]) for p in points(run)] == [
+        ("off", "anchor", 1),
+        ("off", "measure", 1),
+        ("off", "measure", 4),
+        ("on", "measure", 1),
+        ("on", "measure", 4),
+    ]
+    for point in points(run):
+        assert_sound(point, REQUESTS)
+    for point in points(run, "on"):
+        assert point["speculation"]["acceptance_length"] == pytest.approx(ACCEPTANCE_LENGTH, rel=0.15)
+    manifest = json.loads((run / "manifest.json").read_text())
+    for arm in ("off", "on"):
+        seen = {f["what"]: f["seen"] for f in manifest["arms"][arm]["probe"]["findings"]}
+        assert "llama.cpp" in seen["engine"]
+        assert manifest["arms"][arm]["launch"]["command"][3] == "{port}"
+        assert "listening" in (run / "servers" / f"{arm}.log").read_text()
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["order"]["text"].endswith("off, on, off (anchor)")
+    assert "off at 1" in summary["drift"][0]["text"]
+    mark = f"ENDSWEEP_SERVER={run.resolve()}/".encode()
+    environs = Path("/proc").glob("[0-9]*/environ")
+    assert not [path for path in environs if mark in _environ(path)]
+
+
+def _environ(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.real.engines.servers import Engine
-from tests.real.engines.vllm import DRAFT_TOKENS, MODEL, vllm
-from tests.real.sweeping import assert_sound, faults, points, rows, sweep
+from tests.real.engines.vllm import DRAFT_TOKENS, MODEL, drafter, launch, vllm
+from tests.real.sweeping import assert_sound, command, faults, points, rows, sweep
 
 pytestmark = pytest.mark.timeout(1800)
 LEVELS, REQUESTS, TOKENS = [1, 4], 40, 64
@@ -128,3 +129,49 @@ def test_the_off_arm_shows_no_drafts(swept: Path) -> None:
         assert point["speculation"]["tokens_per_step"] == pytest.approx(1, abs=0.1)
         assert "unexpected_speculation" not in {v["code"] for v in point["verdicts"]}
         assert point["server"]["engine"] == "vllm"
+
+
+# -- started by the sweep, by the profile of vLLM ---------------------------------------------------------------------
+
+
+def test_vllm_is_started_off_and_on_by_its_profile(tmp_path: Path) -> None:
+    spec = {
+        "endpoint": {"launch": launch(), "before_point": {"post": "/reset_prefix_cache"}},
+        "arms": {
+            "off": {},
+            "ngram": {"speculation": {"method": "ngram", "draft_tokens": DRAFT_TOKENS}},
+            "draft": {"speculation": {"method": "draft_model", "drafter": drafter(), "draft_tokens": DRAFT_TOKENS}},
+        },
+        "workload": {"use": "chat-short", "max_tokens": TOKENS, "sampling": {"temperature": 0}},
+        "load": {"concurrency": [1, 4], "requests": REQUESTS, "anchor": False},
+    }
+    run = sweep(tmp_path, json.dumps(spec))
+    assert len(points(run)) == 6
+    for point in points(run):
+        assert_sound(point, REQUESTS)
+    for arm in ("ngram", "draft"):
+        assert all(1.5 < p["speculation"]["acceptance_length"] <= DRAFT_TOKENS + 1 for p in points(run, arm))
+        assert "speculative_config" in (run / "servers" / f"{arm}.log").read_text()
+        assert "POST /reset_prefix_cache" in (run / "servers" / f"{arm}.log").read_text()
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert "0.32.0" in json.dumps(manifest["arms"]["off"]["probe"]["findings"])
+
+
+def test_one_that_is_healthy_and_dies_of_its_first_request(tmp_path: Path) -> None:
+    """This build's sampling on the CPU knows no synthetic acceptance, and finds out when it is asked."""
+    config = {
+        "method": "draft_model",
+        "model": drafter(),
+        "num_speculative_tokens": DRAFT_TOKENS,
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_length": 2.5,
+    }
+    own = launch()
+    own["args"] = [*own["args"], "--speculative-config", json.dumps(config)]
+    spec = {"arms": {"on": {"launch": own}}, "load": {"concurrency": [1], "requests": 10}}
+    done, run = command(tmp_path, json.dumps(spec))
+    assert done.returncode == 1, done.stderr
+    assert "it was ready, and" in done.stderr
+    assert points(run) == []
+    (failed,) = [line for line in (run / "journal.jsonl").read_text().splitlines() if '"server_failed"' in line]
+    assert "the last lines of its log" in json.loads(failed)["reason"]

@@ -16,10 +16,7 @@ DRAFT_TOKENS, ACCEPTANCE_LENGTH = 4, 2.5
 @contextmanager
 def llamacpp_pair() -> Iterator[tuple[Engine, Engine]]:
     """llama.cpp twice, over the same model: without speculation, and with synthetic acceptance of a known length."""
-    python = environment("llamacpp", PACKAGES)
-    draft = _gguf(python, "draft", layers=1, width=128, heads=2, seed=2)
-    speculate = ["--draft", draft, "--draft-tokens", str(DRAFT_TOKENS), "--acceptance-length", str(ACCEPTANCE_LENGTH)]
-    with _server(python, []) as off, _server(python, speculate) as on:
+    with _server("off") as off, _server("on") as on:
         yield off.ready(), on.ready()
 
 
@@ -28,6 +25,16 @@ def llamacpp_ngram() -> Iterator[Engine]:
     """llama.cpp over the same model, drafting from the text itself: acceptance is real."""
     with _server(environment("llamacpp", PACKAGES), ["--ngram"]) as server:
         yield server.ready()
+
+
+def command(arm: str, port: str) -> list[str]:
+    """What serves the arm, `off` or `on`, at a port."""
+    python = environment("llamacpp", PACKAGES)
+    words = [python, Path(__file__).with_name("serve_llamacpp.py"), tiny_gguf(), port]
+    if arm == "on":
+        draft = _gguf(python, "draft", layers=1, width=128, heads=2, seed=2)
+        words += ["--draft", draft, "--draft-tokens", DRAFT_TOKENS, "--acceptance-length", ACCEPTANCE_LENGTH]
+    return [str(word) for word in words]
 
 
 def tiny_gguf() -> Path:
@@ -41,8 +48,6 @@ def _gguf(python: Path, name: str, **shape: int) -> Path:
     return model(python, "tiny_gguf.py", f"{name}.gguf", *options)
 
 
-def _server(python: Path, options: list[str | Path]) -> Server:
+def _server(arm: str) -> Server:
     port = free_port()
-    return Server(
-        "llamacpp", [python, Path(__file__).with_name("serve_llamacpp.py"), tiny_gguf(), str(port), *options], port
-    )
+    return Server("llamacpp", command(arm, str(port)), port)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.real.engines.environments import environment, model
 from tests.real.engines.pythons import python_of
@@ -52,6 +53,25 @@ def vllm() -> Iterator[dict[str, Engine]]:
                 command += ["--speculative-config", json.dumps(speculation | own)]
             servers[arm] = stack.enter_context(Server(f"vllm-{arm}", command, port, _QUIET))
         yield {arm: server.ready(within_s=400) for arm, server in servers.items()}
+
+
+def launch() -> dict[str, Any]:
+    """A sweep file's `launch` of the same server, by the profile of vLLM."""
+    python = _python()
+    flags = ["--served-model-name", MODEL, "--max-model-len", "2048", "--max-num-seqs", "16"]
+    return {
+        "engine": "vllm",
+        "program": [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model"],
+        "model": str(_circles(python, "circles", 0)),
+        "args": [*flags, "--dtype", "bfloat16", "--enforce-eager"],
+        "env": {**_QUIET, "VLLM_SERVER_DEV_MODE": "1"},
+        "ready_seconds": 400,
+    }
+
+
+def drafter() -> str:
+    """The folder of the drafting model."""
+    return str(_circles(_python(), "circles-astray", 4))
 
 
 @contextmanager
