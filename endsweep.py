@@ -157,6 +157,8 @@ def probe(
 
     sweep = _sweep(spec, _overrides(context.params))
     arm, workload = sweep.arms[0], sweep.workload
+    if arm.launch is not None:
+        fail(f"arm {arm.name} is a server that `endsweep run` starts: start it yourself, and probe its URL")
     try:
         target = target_of(arm, workload.max_tokens, workload.sampling, timeouts_of(sweep.limits), os.environ)
         found = run_loop(probe_endpoint(target, _say))

@@ -25,6 +25,7 @@ from endpoints.pages import look_beside
 from endpoints.preflight import preflight
 from endpoints.target import Target, beside, join
 from profiles.errors import printable
+from profiles.hosts import origin
 
 MARK = "ENDSWEEP_SERVER"
 """In the environment of all that a server consists of: the path of its log. Whoever has it is ours to kill."""
@@ -193,6 +194,8 @@ async def bring_up(
     """Start the server and wait until it answers at the target's URL, first its pages, then one real request; then see
     what it tells about itself. Raises LaunchError with the last lines of its log; the server is then stopped."""
     try:
+        if await _somebody_listens(target.url):
+            raise LaunchError(f"something else listens at {target.url} already: end it, or use {{port}} for a free one")
         await server.start()
         await server.unless_it_ends(_answers(target, ready_seconds), stop)
         try:
@@ -212,9 +215,21 @@ async def bring_up(
         if not isinstance(exc, LaunchError):
             raise
         lines = target.scrub(server.last_lines())
-        told = f"; the last lines of its log: {lines}" if lines else "; its log is empty"
+        told = "" if server.pid is None else "; its log is empty"
+        told = f"; the last lines of its log: {lines}" if lines else told
         raise LaunchError(f"{exc}{told}") from None
     return found
+
+
+async def _somebody_listens(url: str) -> bool:
+    _, host, port = origin(url)
+    try:
+        async with asyncio.timeout(1.0):
+            _, writer = await asyncio.open_connection(host, port)
+    except OSError:  # TimeoutError is one
+        return False
+    writer.close()
+    return True
 
 
 async def _answers(target: Target, seconds: float) -> None:

@@ -110,6 +110,19 @@ def test_one_that_is_ready_and_dies_on_its_first_request(log: Path) -> None:
     assert "out of memory in kernel 42" in why
 
 
+def test_one_whose_place_is_taken_is_not_started(log: Path) -> None:
+    async def go() -> str:
+        taken = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+        port = taken.sockets[0].getsockname()[1]
+        with pytest.raises(LaunchError) as raised:
+            await bring_up(launched(log, port), target(port), 5.0, asyncio.Event())
+        taken.close()
+        return str(raised.value)
+
+    assert "something else listens at http://127.0.0.1:" in asyncio.run(go())
+    assert not log.exists()
+
+
 def test_a_program_that_is_not_there(log: Path) -> None:
     async def go() -> None:
         server = Launched(["no-such-program-here"], {}, None, log, 1.0)

@@ -12,6 +12,7 @@ from endpoints.outcomes import Outcome
 from profiles.models import Limits
 from profiles.workloads import load_prompts, split
 from sweeps.budget import Budget
+from sweeps.events import PointKey
 from sweeps.plan import PlannedPoint, curve_regions, plan_json, plan_sweep, totals_of
 
 ARMS = {name: {"url": "http://127.0.0.1:1", "model": "m"} for name in ("A", "B")}
@@ -34,6 +35,66 @@ def test_neither_arm_always_comes_first(lab: SimpleNamespace) -> None:
         (2, 2, "A"),
         (2, 2, "B"),
     ]
+
+
+def turns(points: tuple[PlannedPoint, ...]) -> list[tuple[int | None, str, int, int, str]]:
+    return [(p.block, p.key.arm, p.key.concurrency, p.key.trial, p.key.kind) for p in points]
+
+
+def blocks_of(points: tuple[PlannedPoint, ...]) -> list[tuple[str, int, str]]:
+    """(arm, trial, kind) of each run of points that belong together."""
+    return list(dict.fromkeys((p.key.arm, p.key.trial, p.key.kind) for p in points))
+
+
+def test_servers_that_we_start_run_in_blocks_and_an_anchor_comes_last(lab: SimpleNamespace) -> None:
+    arms = {name: {"launch": [name, "{port}"], "model": "m"} for name in "AB"}
+    load = {"concurrency": [4, 1, 2], "requests": 10}
+    assert turns(planned(lab, load, arms=arms)) == [
+        *((1, "A", c, 1, "measure") for c in (1, 2, 4)),
+        *((2, "B", c, 1, "measure") for c in (1, 2, 4)),
+        (3, "A", 2, 1, "anchor"),
+    ]
+    twice = planned(lab, load | {"trials": 2}, arms=arms)
+    assert blocks_of(twice) == [
+        ("A", 1, "measure"),
+        ("B", 1, "measure"),
+        ("B", 2, "measure"),
+        ("A", 2, "measure"),
+        ("A", 1, "anchor"),
+    ]
+    assert [p.block for p in twice][-2:] == [4, 4]  # the server of the last block is up
+    assert not any(p.key.kind == "anchor" for p in planned(lab, load | {"anchor": False}, arms=arms))
+    assert not any(p.key.kind == "anchor" for p in planned(lab, load, arms={"A": arms["A"]}))
+
+
+def test_each_of_three_arms_stands_at_the_same_place_on_average(lab: SimpleNamespace) -> None:
+    arms = {name: {"launch": [name, "{port}"], "model": "m"} for name in "ABC"}
+    points = planned(lab, {"concurrency": [1], "requests": 10, "trials": 4, "anchor": False}, arms=arms)
+    places = {name: [n for n, p in enumerate(points) if p.key.arm == name] for name in "ABC"}
+    assert {sum(at) for at in places.values()} == {22}
+
+
+def test_one_launched_arm_is_enough_for_blocks(lab: SimpleNamespace) -> None:
+    arms = {"A": {"launch": ["x", "{port}"], "model": "m"}, "B": ARMS["B"]}
+    points = planned(lab, {"concurrency": [1, 2], "requests": 10}, arms=arms)
+    assert [p.key.arm for p in points] == ["A", "A", "B", "B", "A"]
+
+
+def test_arms_by_url_have_an_anchor_when_it_is_asked_for(lab: SimpleNamespace) -> None:
+    load = {"concurrency": [1, 2], "requests": 10}
+    assert all(p.block is None and p.key.kind == "measure" for p in planned(lab, load, arms=ARMS))
+    points = planned(lab, load | {"anchor": True}, arms=ARMS)
+    assert turns(points)[-1] == (None, "A", 1, 1, "anchor")
+    assert len(points) == 5
+
+
+def test_an_anchor_asks_the_same_prompts_in_other_words(lab: SimpleNamespace) -> None:
+    key, anchor = PointKey("A", 8, 1), PointKey("A", 8, 1, "anchor")
+    assert (key.folder, anchor.folder) == ("c00008-t1", "anchor-c00008-t1")
+    first, again = (lab.feed(arm="A", load=k.load) for k in (key, anchor))
+    pairs = [(first.next("measure"), again.next("measure")) for _ in range(9)]
+    assert all(a.prompt_id == b.prompt_id for a, b in pairs)
+    assert not {a.salt for a, _ in pairs} & {b.salt for _, b in pairs}
 
 
 @pytest.mark.parametrize(
