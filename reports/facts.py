@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ def arm_facts(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _started(arm: Mapping[str, Any]) -> str:
     launch = arm.get("launch")
-    return f", started by this run: {clean(' '.join(launch['command']), 500)}" if launch else ""
+    return f", started by this run: {clean(shlex.join(launch['command']), 500)}" if launch else ""
 
 
 def server_text(server: Mapping[str, Any] | None) -> str:

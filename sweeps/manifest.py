@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -133,7 +134,7 @@ def comparable(sweep: Sweep, shapes: Mapping[str, RequestShape], prompts: Sequen
             f"arms.{arm.name}.request": [shape.max_tokens_field, shape.include_usage, shape.chunk_tokens],
         }
         if arm.launch is not None:
-            facts[f"arms.{arm.name}.launch"] = " ".join(arm.launch.command)
+            facts[f"arms.{arm.name}.launch"] = shlex.join(arm.launch.command)
             facts[f"arms.{arm.name}.launch.rest"] = _digest([arm.launch.options, arm.launch.env, arm.launch.cwd])
         if arm.before_point is not None:
             facts[f"arms.{arm.name}.before_point"] = arm.before_point.model_dump(exclude_none=True, exclude={"seconds"})

@@ -200,12 +200,13 @@ class SweepRun:
             await self._ask_alike(key.arm, target)
             if arm.before_point is not None:
                 log = self._store.path / "servers" / f"{arm.slug}-before-point.log"
-                await do_before_point(arm.before_point, target, key.concurrency, log)
+                await self._servers.before_point(do_before_point(arm.before_point, target, key.concurrency, log))
         except LaunchError as exc:
             lane.ended = str(exc)  # without its server there is nothing more to measure of it
             return lane.ended
         except HookError as exc:
-            self._listen(Note(f"{key.arm} at {key.concurrency}: {exc}", "warn"))
+            if self._stopped is None:
+                self._listen(Note(f"{key.arm} at {key.concurrency}: {exc}", "warn"))
             return str(exc)
         return target
 

@@ -4,12 +4,14 @@ dies."""
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from endpoints.findings import Probed, as_json
+from endpoints.hooks import HookError
 from endpoints.launching import Launched, LaunchError, bring_up, free_port
 from endpoints.preflight import seen
 from endpoints.target import Target
@@ -57,15 +59,28 @@ class Servers:
             return self._targets[arm.name]
         return await self._bring_up(arm, arm.launch, seconds_left)
 
+    async def before_point(self, doing: Coroutine[Any, Any, None]) -> None:
+        """Do what the arm's hook is. Raises HookError, at once when the run is stopped."""
+        task, stopped = asyncio.ensure_future(doing), asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise HookError("the run was stopped")
+            await task
+        finally:
+            for each in (task, stopped):
+                each.cancel()
+            await asyncio.gather(task, stopped, return_exceptions=True)
+
     async def down(self) -> None:
         """Stop the server that is up, if one is."""
         up, self._up = self._up, None
         if up is None:
             return
-        ended = up.server.ended
+        reason = up.server.ended or ("the run was stopped" if self._stopping.is_set() else "its points are done")
         await up.server.stop()
         await asyncio.to_thread(_scrub_log, up)
-        self._store.note("server_stopped", arm=up.arm.name, reason=ended or "its points are done")
+        self._store.note("server_stopped", arm=up.arm.name, reason=reason)
 
     def watch(self, arm: str, end_point: Callable[[str], None]) -> asyncio.Task[None]:
         """A task, to be cancelled, that ends the point under way when the arm's server dies."""
@@ -113,7 +128,7 @@ class Servers:
         server = Launched(words, env, launch.cwd, folder / f"{arm.slug}.log", launch.stop_seconds)
         target = replace(self._targets[arm.name], url=launch.at(port))
         seconds, began = min(launch.ready_seconds, seconds_left), time.monotonic()
-        command = target.scrub(" ".join(words))
+        command = target.scrub(shlex.join(words))
         self._store.note("server_starting", arm=arm.name, command=command, url=target.url)
         self._listen(Note(f"{arm.name}: starting its server: {command}"))
         say = lambda text: self._listen(Note(text))  # noqa: E731

@@ -279,6 +279,21 @@ def test_an_end_while_a_server_starts_leaves_no_process(tmp_path: Path, number: 
 
 
 @linux
+def test_a_stop_does_not_wait_for_a_hook(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arm = launch() | {"before_point": {"command": ["sleep", "600"], "seconds": 600}}
+    with started(spec(tmp_path, {"a": arm}), run) as sweep:
+        wait_for(run, "server_ready")
+        end = time.monotonic() + 20
+        while len(belonging(run)) < 2 and time.monotonic() < end:
+            time.sleep(0.01)
+        sweep.send_signal(signal.SIGTERM)
+        assert sweep.wait(30) == 143
+    assert of(run, "server_stopped")[0]["reason"] == "the run was stopped"
+    assert belonging(run) == []
+
+
+@linux
 def test_a_guardian_that_is_killed_ends_the_point_and_leaves_nothing(tmp_path: Path) -> None:
     run = tmp_path / "run"
     load = {"concurrency": [1, 2], "requests": 200, "warmup": 2}
