@@ -95,7 +95,7 @@ def target_of(
     headers = dict(arm.headers)
     if key is not None:
         headers["Authorization"] = f"Bearer {key}"
-    secrets = tuple(s for s in (key, *secrets_in(arm.headers, arm.extra_body), *_servers_own(arm, env)) if s)
+    secrets = tuple(s for s in (key, *secrets_in(arm.headers, arm.extra_body), *_programs_own(arm, env)) if s)
     shape = RequestShape(
         arm.api,
         arm.model or "",
@@ -114,13 +114,15 @@ def target_of(
     return Target(arm.name, arm.url, headers, shape, tls, proxy, secrets, timeouts, *told, arm.tls)
 
 
-def _servers_own(arm: ResolvedArm, env: Mapping[str, str]) -> tuple[str, ...]:
-    """What a server that we start must not give away in its log: secrets of its environment, which begins as ours."""
-    if arm.launch is None:
+def _programs_own(arm: ResolvedArm, env: Mapping[str, str]) -> tuple[str, ...]:
+    """What programs that we start must not give away in their logs: secrets of their environment, which begins as
+    ours."""
+    hooked = arm.before_point is not None and arm.before_point.command is not None
+    if arm.launch is None and not hooked:
         return ()
     # PWD and SSH_AUTH_SOCK are named like secrets, and are paths.
     inherited = {n: value for n, value in env.items() if len(value) >= _SHORTEST_SECRET and not value.startswith("/")}
-    return secrets_in({**inherited, **arm.launch.env}, {})
+    return secrets_in({**inherited, **(arm.launch.env if arm.launch else {})}, {})
 
 
 def _unpickled(values: dict[str, Any]) -> Target:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from endpoints.attempts import ReusePolicy
-from endpoints.hooks import HookError, do_before_point
+from endpoints.hooks import HookError
 from endpoints.launching import LaunchError
 from endpoints.target import Target
 from endpoints.telemetry import ServerMetrics
@@ -198,9 +198,7 @@ class SweepRun:
         try:
             target = await self._servers.target(arm, self._budget.seconds_left())
             await self._ask_alike(key.arm, target)
-            if arm.before_point is not None:
-                log = self._store.path / "servers" / f"{arm.slug}-before-point.log"
-                await self._servers.before_point(do_before_point(arm.before_point, target, key.concurrency, log))
+            await self._servers.before_point(arm, target, key.concurrency)
         except LaunchError as exc:
             lane.ended = str(exc)  # without its server there is nothing more to measure of it
             return lane.ended

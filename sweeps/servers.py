@@ -6,12 +6,13 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from endpoints.findings import Probed, as_json
-from endpoints.hooks import HookError
+from endpoints.hooks import HookError, do_before_point
 from endpoints.launching import Launched, LaunchError, bring_up, free_port
 from endpoints.preflight import seen
 from endpoints.target import Target
@@ -59,8 +60,12 @@ class Servers:
             return self._targets[arm.name]
         return await self._bring_up(arm, arm.launch, seconds_left)
 
-    async def before_point(self, doing: Coroutine[Any, Any, None]) -> None:
-        """Do what the arm's hook is. Raises HookError, at once when the run is stopped."""
+    async def before_point(self, arm: ResolvedArm, target: Target, concurrency: int) -> None:
+        """Do the arm's hook, where it has one. Raises HookError, at once when the run is stopped."""
+        if arm.before_point is None:
+            return
+        log = self._store.path.absolute() / "servers" / f"{arm.slug}-before-point.log"
+        doing = do_before_point(arm.before_point, target, concurrency, log)
         task, stopped = asyncio.ensure_future(doing), asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -71,6 +76,7 @@ class Servers:
             for each in (task, stopped):
                 each.cancel()
             await asyncio.gather(task, stopped, return_exceptions=True)
+            await asyncio.to_thread(_scrub_log, target, log)
 
     async def down(self) -> None:
         """Stop the server that is up, if one is."""
@@ -79,7 +85,7 @@ class Servers:
             return
         reason = up.server.ended or ("the run was stopped" if self._stopping.is_set() else "its points are done")
         await up.server.stop()
-        await asyncio.to_thread(_scrub_log, up)
+        await asyncio.to_thread(_scrub_log, up.target, up.server.log)
         self._store.note("server_stopped", arm=up.arm.name, reason=reason)
 
     def watch(self, arm: str, end_point: Callable[[str], None]) -> asyncio.Task[None]:
@@ -135,6 +141,7 @@ class Servers:
         try:
             found = await bring_up(server, target, seconds, self._stopping, say)
         except LaunchError as exc:
+            await asyncio.to_thread(_scrub_log, target, server.log)
             self._store.note("server_failed", arm=arm.name, reason=str(exc))
             if not self._stopping.is_set():
                 self._listen(Note(f"{arm.name}: its server did not come up: {exc}", "warn"))
@@ -188,13 +195,13 @@ def launch_facts(arm: ResolvedArm) -> dict[str, Any] | None:
     }
 
 
-def _scrub_log(up: _Up) -> None:
-    """Take the arm's secrets out of its server's log, where the server wrote them there."""
+def _scrub_log(target: Target, log: Path) -> None:
+    """Take the arm's secrets out of a log, where a program of ours wrote them there."""
     try:
-        if not up.target.secrets or up.server.log.stat().st_size > _LARGEST_LOG:
+        if not target.secrets or log.stat().st_size > _LARGEST_LOG:
             return
-        text = up.server.log.read_text(encoding="utf-8", errors="replace")
-        if (clean := up.target.scrub(text)) != text:
-            write_text(up.server.log, clean)
+        text = log.read_text(encoding="utf-8", errors="replace")
+        if (clean := target.scrub(text)) != text:
+            write_text(log, clean)
     except OSError:
         return  # a log that cannot be read cannot be given away either

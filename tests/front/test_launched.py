@@ -219,9 +219,16 @@ def test_a_servers_secret_is_not_kept(cli: Cli, tmp_path: Path) -> None:
     )
     telling += "runpy.run_path(sys.argv[0], run_name='__main__')"
     command = [sys.executable, "-c", telling, str(SERVER), "{port}"]
-    arm = {"launch": {"command": command, "env": {"SERVER_KEY": "${THE_API_KEY}"}, "stop_seconds": 1}}
-    cli("run", str(spec(tmp_path, {"a": arm})), "--out", str(run), env={"THE_API_KEY": key})
-    assert "my key is <redacted>" in (run / "servers" / "a.log").read_text()
+    own = {"command": command, "env": {"SERVER_KEY": "${THE_API_KEY}"}, "stop_seconds": 1}
+    hook = {"command": ["sh", "-c", "echo hook: $$THE_API_KEY"]}
+    arms = {
+        "a": {"launch": own, "before_point": hook},
+        "crashes": {"launch": {**own, "command": [*command, "crash"]}},
+    }
+    cli("run", str(spec(tmp_path, arms)), "--out", str(run), env={"THE_API_KEY": key}, code=1)
+    for arm in arms:
+        assert "my key is <redacted>" in (run / "servers" / f"{arm}.log").read_text()
+    assert "hook: <redacted>" in (run / "servers" / "a-before-point.log").read_text()
     for path in run.rglob("*"):
         if path.is_file():
             assert key.encode() not in path.read_bytes(), path
