@@ -17,13 +17,12 @@ from typing import Any
 from endpoints.dialects import RequestShape
 from endpoints.findings import Probed, as_json
 from endpoints.target import Target
-from profiles.loading import Sweep
+from profiles.loading import ResolvedArm, Sweep
 from profiles.workloads import Prompt, workload_hash
 from sweeps.events import MEASURE
 from sweeps.metrics import METRICS_VERSION
 from sweeps.plan import PlannedPoint
 from sweeps.point import SCHEMA_VERSION
-from sweeps.servers import launch_facts
 from sweeps.store import utc_now
 
 _LIBRARIES = ("aiohttp", "numpy", "scipy", "pandas", "altair", "pydantic", "orjson", "pyarrow", "uvloop")
@@ -51,11 +50,7 @@ def manifest_of(
             "verify_tls": arm.tls.verify,
             "proxy": arm.proxy,
             "stream": arm.stream,
-            "request": {
-                "max_tokens_field": shape.max_tokens_field,
-                "include_usage": shape.include_usage,
-                "chunk_tokens": shape.chunk_tokens,
-            },
+            "request": request_facts(shape),
             "metrics_url": list(targets[arm.name].metrics_url),
             "probe": as_json(found) if found else None,
             "server": found.server if found else None,
@@ -93,6 +88,32 @@ def manifest_of(
         "limits": sweep.limits.model_dump(),
         "check_equal": sweep.check_equal,
         "comparable": facts,
+    }
+
+
+def request_facts(shape: RequestShape) -> dict[str, Any]:
+    """How requests are put, as far as an endpoint may have a say in it."""
+    return {
+        "max_tokens_field": shape.max_tokens_field,
+        "include_usage": shape.include_usage,
+        "chunk_tokens": shape.chunk_tokens,
+    }
+
+
+def launch_facts(arm: ResolvedArm) -> dict[str, Any] | None:
+    """What the manifest says of how an arm is started. Of the environment only the names: values may come of secrets,
+    and sweep.yaml holds them as they were written."""
+    if arm.launch is None:
+        return None
+    launch = arm.launch
+    return {
+        "command": list(launch.command),
+        "options": launch.options,
+        "env": sorted(launch.env),
+        "cwd": launch.cwd,
+        "engine": launch.engine,
+        "ready_seconds": launch.ready_seconds,
+        "stop_seconds": launch.stop_seconds,
     }
 
 

@@ -20,6 +20,7 @@ from profiles.launching import ResolvedLaunch
 from profiles.loading import ResolvedArm, Sweep
 from sweeps.events import Listener, Note
 from sweeps.files import write_text
+from sweeps.manifest import request_facts
 from sweeps.point import FINISHED, INTERRUPTED
 from sweeps.store import RunStore
 
@@ -160,7 +161,7 @@ class Servers:
         """Put what the server showed into the manifest. Raises LaunchError when it is not what it was before."""
         before = self._store.manifest["arms"].get(arm.name) or {}
         shape = target.shape
-        request = {"max_tokens_field": shape.max_tokens_field, "include_usage": shape.include_usage}
+        request = request_facts(shape)
         if before.get("started") and (before.get("model"), before.get("request")) != (shape.model, request):
             raise LaunchError(
                 f"the server serves {shape.model} with {request}, and the points of this run were measured with "
@@ -176,23 +177,6 @@ class Servers:
         self._store.amend_arm(arm.name, facts)
         self._store.note("server_ready", arm=arm.name, url=target.url, seconds=round(took, 3))
         self._listen(Note(f"{arm.name}: its server is ready after {took:.1f} s at {target.url}"))
-
-
-def launch_facts(arm: ResolvedArm) -> dict[str, Any] | None:
-    """What the manifest says of how an arm is started. Of the environment only the names: values may come of secrets,
-    and sweep.yaml holds them as they were written."""
-    if arm.launch is None:
-        return None
-    launch = arm.launch
-    return {
-        "command": list(launch.command),
-        "options": launch.options,
-        "env": sorted(launch.env),
-        "cwd": launch.cwd,
-        "engine": launch.engine,
-        "ready_seconds": launch.ready_seconds,
-        "stop_seconds": launch.stop_seconds,
-    }
 
 
 def _scrub_log(target: Target, log: Path) -> None:
