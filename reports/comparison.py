@@ -10,10 +10,14 @@ from typing import Any
 
 from reports.crossover import LevelRatio, crossover
 from reports.formats import clean, percent_change
-from reports.points import METRICS, Combined, Estimate, Point, combine
+from reports.points import METRICS, Combined, Point, combine
+from reports.speedup import ratio
 from sweeps.frontier import step_line
 
-RATIO_METHOD = "low/high and high/low of the two intervals; holds with at least the level stated (Bonferroni)"
+RATIO_METHOD = (
+    "log scale: three shared trials or more paired trial by trial (Student's t), else the half widths of both intervals "
+    "added in squares"
+)
 SPEED_METHOD = (
     "log-log interpolation between neighbouring frontier points, nothing outside the measured range; intervals are the "
     "envelope of both curves' interval ends"
@@ -38,22 +42,6 @@ def compare(points: Sequence[Point], arms: Sequence[str], frontier: Mapping[str,
     }
 
 
-def ratio(base: Estimate, arm: Estimate) -> dict[str, Any]:
-    """arm ÷ base with a conservative interval: both true values lie in their intervals with at least 1 - a1 - a2."""
-    result: dict[str, Any] = {"base": base.value, "arm": arm.value, "ratio": arm.value / base.value}
-    if None in (base.low, base.high, arm.low, arm.high):
-        reason = " ".join(dict.fromkeys(r for r in (base.reason, arm.reason) if r))
-        return result | {"interval": None, "apart": None, "reason": reason or "no interval is known"}
-    assert base.low is not None and base.high is not None and arm.low is not None and arm.high is not None
-    if base.low <= 0:
-        return result | {"interval": None, "apart": None, "reason": "the base's interval reaches zero"}
-    low, high = arm.low / base.high, arm.high / base.low
-    level = max(0.0, 1 - (1 - (base.level or 0.95)) - (1 - (arm.level or 0.95)))
-    scope = base.scope if base.scope == arm.scope else "mixed"
-    span = {"low": low, "high": high, "level": round(level, 4), "method": "quotient_of_intervals", "scope": scope}
-    return result | {"interval": span, "apart": not low <= 1 <= high, "reason": None}
-
-
 def _pair(base: str, arm: str, combined: dict[str, dict[int, Combined]], frontier: Mapping[str, Any]) -> dict[str, Any]:
     ours, theirs = combined.get(arm, {}), combined.get(base, {})
     levels = [_level(theirs[c], ours[c]) for c in sorted(ours.keys() & theirs.keys())]
@@ -71,16 +59,17 @@ def _pair(base: str, arm: str, combined: dict[str, dict[int, Combined]], frontie
                 base,
                 arm,
                 metric,
-                [
-                    LevelRatio(level["concurrency"], level["ratios"][metric]["ratio"], level["ratios"][metric]["apart"])
-                    for level in levels
-                    if level["ratios"][metric]
-                ],
+                [_level_ratio(level["concurrency"], r) for level in levels if (r := level["ratios"][metric])],
             )
             for metric in ("system_tps", "tps_per_user")
         },
         "equal_speed": equal,
     }
+
+
+def _level_ratio(concurrency: int, found: Mapping[str, Any]) -> LevelRatio:
+    span = found["interval"] or {}
+    return LevelRatio(concurrency, found["ratio"], found["apart"], span.get("low"), span.get("high"))
 
 
 def _level(base: Combined, arm: Combined) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""Where one curve overtakes another: sign changes of log(ratio) over log(concurrency)."""
+"""Where one curve overtakes another: the root of log(ratio) over log(concurrency), and how surely it is known.
+
+Between two levels the ratio is not known. The root is that of the straight line; its interval also holds the root of a
+curve through the levels beside, so that the bend between powers of two is not taken for precision.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,31 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from reports.formats import clean, listing, number, users
 
 QUANTITY = {"system_tps": "total throughput", "tps_per_user": "speed per user"}
+LEVEL = 0.95
+METHOD = "resampled_levels"
+_RESAMPLES = 2000
+_STEPS = 32  # parts a segment between two levels is cut into where the curve's root is looked for
+_Z = 1.959964  # of the normal distribution, two-sided 95 %
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class LevelRatio:
-    """The arm's value over the base's at one concurrency. `apart` is None where no interval is known."""
+    """The arm's value over the base's at one concurrency, and its 95 % interval. `apart` is None where no interval is
+    known."""
 
     concurrency: int
     ratio: float
     apart: bool | None
+    low: float | None = None
+    high: float | None = None
 
     @property
     def sign(self) -> int:
@@ -28,14 +45,19 @@ class LevelRatio:
             return 0
         return 1 if self.ratio > 1 else -1
 
+    @property
+    def is_known(self) -> bool:
+        return self.low is not None and self.high is not None and self.low > 0
+
 
 def crossover(base: str, arm: str, metric: str, levels: Sequence[LevelRatio]) -> dict[str, Any]:
     """What happens between the two curves, for a metric where higher is better.
 
-    kind: 'crosses' (one change of leader), 'several', 'never' (one leader throughout), 'cannot_tell' (no level, or no
-    level at which the two can be told apart). `between` are the nearest levels with a known leader, `at` the root of
-    the line through log(ratio) over log(concurrency) there. Levels whose interval holds 1 have no leader, so they
-    widen `between`.
+    kind: 'crosses' (one change of leader), 'several', 'never' (one leader throughout, at both ends too), 'cannot_tell'
+    (no level, no level at which the two can be told apart, or an outermost level at which they cannot and no change
+    elsewhere). `between` are the nearest levels with a known leader, `at` the root of the line through log(ratio) over
+    log(concurrency) there, `interval` its 95 % interval. Levels whose interval holds 1 have no leader, so they widen
+    `between`.
     """
     levels = sorted(levels, key=lambda r: r.concurrency)
     led = [r for r in levels if r.sign]
@@ -44,7 +66,8 @@ def crossover(base: str, arm: str, metric: str, levels: Sequence[LevelRatio]) ->
     crossings: list[dict[str, Any]] = [
         {
             "between": [a.concurrency, b.concurrency],
-            "at": _root(levels, a, b),
+            "at": (at := _root(levels, a, b)),
+            "interval": root_interval(levels, a, b, at),
             "winner_below": names[a.sign],
             "winner_above": names[b.sign],
         }
@@ -55,6 +78,7 @@ def crossover(base: str, arm: str, metric: str, levels: Sequence[LevelRatio]) ->
         "kind": "cannot_tell",
         "between": None,
         "at": None,
+        "interval": None,
         "winner_below": None,
         "winner_above": None,
         "crossings": crossings,
@@ -69,19 +93,25 @@ def crossover(base: str, arm: str, metric: str, levels: Sequence[LevelRatio]) ->
         short = f"{b} and {a} cannot be told apart"
     elif not changes:
         winner = names[led[0].sign]
-        result |= {"kind": "never", "winner_below": winner, "winner_above": winner}
         best = max(led, key=lambda r: abs(math.log(r.ratio)))
         gain = max(best.ratio, 1 / best.ratio)
         w = clean(winner, 60)
         where = "at every level where they can be told apart" if len(led) < len(levels) else "at every measured level"
-        text = (
-            f"{w} gives more {quantity} {where} ({_range(led)} users; the most at {best.concurrency}: {_gain(gain)}), "
-            "so the curves do not cross."
-        )
-        if len(levels) == 1:
-            only = f"at {best.concurrency} users, the only level both were measured at"
-            text = f"{w} gives more {quantity} ({_gain(gain)}) {only}."
-        short = f"{w} wins at every level measured" if len(led) == len(levels) else f"{w} wins where they differ"
+        most = f"{_range(led)} users; the most at {best.concurrency}: {_gain(gain)}"
+        unsure = [str(r.concurrency) for r in dict.fromkeys((levels[0], levels[-1])) if not r.sign]
+        if unsure:
+            text = (
+                f"{w} gives more {quantity} {where} ({most}); whether the curves cross at {listing(unsure)} users "
+                "cannot be told."
+            )
+            short = f"{w} wins where they differ"
+        else:
+            result |= {"kind": "never", "winner_below": winner, "winner_above": winner}
+            text = f"{w} gives more {quantity} {where} ({most}), so the curves do not cross."
+            if len(levels) == 1:
+                only = f"at {best.concurrency} users, the only level both were measured at"
+                text = f"{w} gives more {quantity} ({_gain(gain)}) {only}."
+            short = f"{w} wins at every level measured" if len(led) == len(levels) else f"{w} wins where they differ"
     elif len(changes) == 1:
         result |= {"kind": "crosses"} | crossings[0]
         below, above = clean(crossings[0]["winner_below"], 60), clean(crossings[0]["winner_above"], 60)
@@ -89,7 +119,7 @@ def crossover(base: str, arm: str, metric: str, levels: Sequence[LevelRatio]) ->
         at = users(crossings[0]["at"])
         text = (
             f"{below} gives more {quantity} up to about {at} concurrent users, {above} above that "
-            f"(the curves cross between {low} and {high})."
+            f"({_said(crossings[0]['interval'])}the curves cross between {low} and {high})."
         )
         short = f"{below} wins up to about {at} users; {above} above"
     else:
@@ -104,6 +134,86 @@ def crossover(base: str, arm: str, metric: str, levels: Sequence[LevelRatio]) ->
         )
         short = f"The lead changes {len(crossings)} times"
     return result | {"text": text, "short": short}
+
+
+def root_interval(levels: Sequence[LevelRatio], first: LevelRatio, last: LevelRatio, at: float) -> dict[str, Any]:
+    """95 % interval of the root between two levels with opposite leaders, as {low, high, level, method, n, scope}.
+
+    2000 resamples draw each level's log(ratio) from a normal distribution about it, as wide on either side as its
+    interval says. Of each the first and the last root between the two levels are taken, of the straight lines and of
+    a piecewise cubic (Catmull-Rom: each level's slope is that of the parabola through it and its neighbours). The
+    interval runs from the 2.5 % quantile of the first roots to the 97.5 % quantile of the last ones, whichever of the
+    two interpolants lies further out. Null, with the reason, where a level from the one to the other has no interval.
+    """
+    inside = [r for r in levels if first.concurrency <= r.concurrency <= last.concurrency]
+    found: dict[str, Any] = {"low": None, "high": None, "level": LEVEL, "method": METHOD, "n": len(inside)}
+    found["scope"] = "within_levels"
+    unknown = [str(r.concurrency) for r in inside if not r.is_known]
+    if unknown:
+        return found | {"method": None, "reason": f"no interval is known at {listing(unknown)} users"}
+    x = np.log([r.concurrency for r in levels])
+    y = np.log([r.ratio for r in levels])
+    ends = np.array([(r.low, r.high) if r.is_known else (r.ratio, r.ratio) for r in levels], float)
+    below, above = y - np.log(ends[:, 0]), np.log(ends[:, 1]) - y
+    z = np.random.default_rng(0).standard_normal((_RESAMPLES, len(levels)))
+    drawn = y + z * np.where(z > 0, above, below) / _Z
+    begin, end = levels.index(first), levels.index(last)
+    tail = 50 * (1 - LEVEL)
+    spans = [
+        (np.percentile(lowest, tail), np.percentile(highest, 100 - tail))
+        for lowest, highest in (
+            roots(x[begin : end + 1], drawn[:, begin : end + 1], first.sign),
+            roots(*_bent(x, drawn, begin, end), first.sign),
+        )
+    ]
+    low, high = min(s[0] for s in spans), max(s[1] for s in spans)
+    return found | {"low": min(float(np.exp(low)), at), "high": max(float(np.exp(high)), at)}
+
+
+def roots(x: Floats, y: Floats, sign: int) -> tuple[Floats, Floats]:
+    """First and last root of each row of straight lines y (m, n) over x (n,) that should begin on the side `sign` and
+    end on the other; a row that begins on the wrong side has its first root at the beginning, one that ends on the
+    wrong side its last root at the end."""
+    y = y * sign
+    turns = (y[:, 1:] > 0) != (y[:, :-1] > 0)
+    share = y[:, :-1] / np.where(turns, y[:, :-1] - y[:, 1:], 1.0)
+    at = x[:-1] + share * np.diff(x)
+    lowest = np.where(turns, at, np.inf).min(axis=1)
+    highest = np.where(turns, at, -np.inf).max(axis=1)
+    return np.where(y[:, 0] > 0, np.minimum(lowest, x[-1]), x[0]), np.where(
+        y[:, -1] <= 0, np.maximum(highest, x[0]), x[-1]
+    )
+
+
+def _bent(x: Floats, y: Floats, begin: int, end: int) -> tuple[Floats, Floats]:
+    """The piecewise cubic from level `begin` to `end` as many short lines: (x (k,), y (m, k))."""
+    slopes = _slopes(x, y)
+    t = np.arange(_STEPS) / _STEPS
+    xs, ys = [], []
+    for i in range(begin, end):
+        h = x[i + 1] - x[i]
+        xs.append(x[i] + t * h)
+        ys.append(
+            np.outer(y[:, i], 2 * t**3 - 3 * t**2 + 1)
+            + np.outer(y[:, i + 1], 3 * t**2 - 2 * t**3)
+            + h * np.outer(slopes[:, i], t**3 - 2 * t**2 + t)
+            + h * np.outer(slopes[:, i + 1], t**3 - t**2)
+        )
+    return np.append(np.concatenate(xs), x[end]), np.column_stack([*ys, y[:, end]])
+
+
+def _slopes(x: Floats, y: Floats) -> Floats:
+    """At each level that of the parabola through it and its two neighbours (at an end: through the three outermost)."""
+    h, rise = np.diff(x), np.diff(y, axis=1) / np.diff(x)
+    if len(h) == 1:
+        return np.repeat(rise, 2, axis=1)
+    inner = (h[1:] * rise[:, :-1] + h[:-1] * rise[:, 1:]) / (h[1:] + h[:-1])
+    return np.column_stack([2 * rise[:, 0] - inner[:, 0], inner, 2 * rise[:, -1] - inner[:, -1]])
+
+
+def _said(interval: dict[str, Any]) -> str:
+    low, high = interval["low"], interval["high"]
+    return "" if low is None else f"95 % interval {users(low)} to {users(high)}; "
 
 
 def _root(levels: Sequence[LevelRatio], first: LevelRatio, last: LevelRatio) -> float:

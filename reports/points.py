@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -32,6 +32,11 @@ class Estimate:
     level: float | None
     scope: str | None
     reason: str | None
+    by_trial: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def trials(self) -> int:
+        return max(1, len(self.by_trial))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +124,22 @@ def combine(points: Iterable[Point]) -> dict[str, dict[int, Combined]]:
 def estimate(trials: Sequence[Point], metric: str) -> Estimate | None:
     """One metric of METRICS over the trials of one (arm, load); None where none of them has it."""
     path, _ = METRICS[metric]
-    values = [v for t in trials if (v := num(t, *path)) is not None and v > 0]
+    by_trial = {t.get("trial") or 1: v for t in trials if (v := num(t, *path)) is not None and v > 0}
+    values = list(by_trial.values())
     if not values:
         return None
     if len(values) >= 6:
         # The range of k independent trials holds their common median with probability 1 - 2^(1-k): 0.97 from six on.
-        return Estimate(median(values), min(values), max(values), 1 - 2.0 ** (1 - len(values)), "between_trials", None)
+        level = 1 - 2.0 ** (1 - len(values))
+        return Estimate(median(values), min(values), max(values), level, "between_trials", None, by_trial)
     known = [i for t in trials if (i := interval(t, metric)) is not None]
     if len(known) < len(trials):
         reasons = [get(t, "intervals", metric, "reason") for t in trials]
         reason = next((str(r) for r in reasons if r), "no interval was stored")
-        return Estimate(median(values), None, None, None, None, reason)
+        return Estimate(median(values), None, None, None, None, reason, by_trial)
     low = min(i[0] for i in known)
     high = max(i[1] for i in known)
     level = min(num(t, "intervals", metric, "level") or 0.95 for t in trials)
     # A few trials: the hull of what each says is wider than any of them, and holds the spread between them as well.
     scope = "within_run" if len(trials) == 1 else "hull_of_trials"
-    return Estimate(median(values), low, high, level, scope, None)
+    return Estimate(median(values), low, high, level, scope, None, by_trial)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
-from reports.comparison import best_by_concurrency, best_by_speed, compare, interpolate, ratio, round_values
+from reports.comparison import best_by_concurrency, best_by_speed, compare, interpolate, round_values
 from reports.crossover import LevelRatio, crossover
 from reports.points import Estimate, combine
+from reports.speedup import paired_trials, ratio
 from sweeps.frontier import frontier
 
 
@@ -67,15 +69,41 @@ def test_unknown_intervals_are_named():
     assert "No interval is known at 4 and 16" in found["caveat"]
 
 
-def test_ratio_interval_takes_the_worst_ends():
-    base = Estimate(100, 90, 110, 0.95, "within_run", None)
-    found = ratio(base, Estimate(120, 111, 132, 0.95, "within_run", None))
+def test_ratio_interval_adds_the_half_widths_in_squares():
+    # On the log scale both are known to within log 1.1 on either side: together to within sqrt(2) of that.
+    base = Estimate(100, 100 / 1.1, 110, 0.95, "within_run", None)
+    found = ratio(base, Estimate(120, 120 / 1.1, 132, 0.95, "within_run", None))
     assert found["ratio"] == pytest.approx(1.2)
-    assert found["interval"]["low"] == pytest.approx(111 / 110)
-    assert found["interval"]["high"] == pytest.approx(132 / 90)
-    assert found["interval"]["level"] == pytest.approx(0.90)
+    assert found["interval"]["low"] == pytest.approx(1.2 / 1.1 ** math.sqrt(2))
+    assert found["interval"]["high"] == pytest.approx(1.2 * 1.1 ** math.sqrt(2))
+    assert found["interval"]["level"] == 0.95
     assert found["apart"] is True
     assert ratio(base, Estimate(110, 99, 121, 0.95, "within_run", None))["apart"] is False
+
+
+def test_what_is_skew_about_an_interval_stays_skew():
+    base = Estimate(100, 100, 100, 0.95, "within_run", None)
+    found = ratio(base, Estimate(120, 118, 150, 0.95, "within_run", None))["interval"]
+    assert (found["low"], found["high"]) == (pytest.approx(1.18), pytest.approx(1.5))
+
+
+def test_three_trials_are_paired_trial_with_trial():
+    # The trials differ by a factor of two, the arms in every trial by about 10 %: pairing sees only the latter.
+    base = Estimate(200, 100, 400, 0.95, "hull_of_trials", None, {1: 100, 2: 200, 3: 400})
+    arm = Estimate(220, 109, 444, 0.95, "hull_of_trials", None, {1: 109, 2: 220, 3: 444})
+    found = ratio(base, arm)
+    logs = [math.log(x) for x in (1.09, 1.10, 1.11)]
+    mean, spread = sum(logs) / 3, math.sqrt(sum((x - sum(logs) / 3) ** 2 for x in logs) / 2 / 3)
+    assert found["ratio"] == pytest.approx(math.exp(mean))
+    assert found["interval"]["high"] == pytest.approx(math.exp(mean + 4.302653 * spread))
+    assert (found["interval"]["method"], found["interval"]["scope"]) == ("paired_trials", "between_trials")
+    assert found["apart"] is True
+
+
+def test_paired_trials_hold_the_true_ratio_as_often_as_they_say():
+    rng = np.random.default_rng(3)
+    held = [low <= 0.2 <= high for _, low, high in (paired_trials(rng.normal(0.2, 0.1, 4)) for _ in range(1000))]
+    assert 0.93 <= np.mean(held) <= 0.97
 
 
 def test_ratio_without_an_interval_gives_the_reason():
