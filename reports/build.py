@@ -16,7 +16,16 @@ import pyarrow.parquet
 from reports import charts, markdown, page, pictures, tables
 from reports.charts import Series
 from reports.points import is_anchor, load_label
-from reports.summary import ReportError, merge, read_points, summarise, write, write_summary
+from reports.summary import (
+    ReportError,
+    merge,
+    read_manifest,
+    read_points,
+    stored_samples,
+    summarise,
+    write,
+    write_summary,
+)
 
 DRAWN = ("tokens_per_s", "ttft_ms")
 
@@ -35,7 +44,8 @@ def build_many(runs: Sequence[Path], out: Path) -> dict[str, Any]:
         raise ReportError("There is no run to report.")
     names = _distinct([run.resolve().name for run in runs])
     summaries = [summarise(run) for run in runs]
-    merged = merge(list(zip(names, summaries, strict=True)))
+    samples = [stored_samples(read_points(run), read_manifest(run)) for run in runs]
+    merged = merge(list(zip(names, summaries, strict=True)), samples)
     # merge() keeps order: each run's arms stand together, so their new names follow from counting.
     new_names = iter(merged["arms"])
     series = []

@@ -1,43 +1,69 @@
-"""Curve against curve: ratios per concurrency, crossovers, who is best where, and the comparison at equal speed per
-user."""
+"""Curve against curve: ratios per concurrency and per category of prompt, crossovers, who is best where, and the
+comparison at equal speed per user."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from statistics import mean
 from typing import Any
 
-from reports.crossover import LevelRatio, crossover
+import numpy as np
+
+from reports.beside import acceptance, length_bias, notes, numbers, shared_trials
+from reports.crossover import LEVEL, Floats, LevelRatio, Z, crossover
 from reports.formats import clean, percent_change
+from reports.pairs import Samples, pair, paired
 from reports.points import METRICS, Combined, Point, combine
 from reports.speedup import ratio
 from sweeps.frontier import step_line
 
 RATIO_METHOD = (
-    "log scale: three shared trials or more paired trial by trial (Student's t), else the half widths of both intervals "
-    "added in squares"
+    "log scale: three shared trials or more paired trial by trial (Student's t), else the half widths of both "
+    "intervals added in squares"
+)
+PAIRED_METHOD = (
+    "geometric mean of arm / base over requests with the same prompt in the same pass; blocks of consecutive pairs "
+    "resampled, each at least as many pairs as users; from three trials on Student's t over their means"
 )
 SPEED_METHOD = (
-    "log-log interpolation between neighbouring frontier points, nothing outside the measured range; intervals are the "
-    "envelope of both curves' interval ends"
+    "log-log interpolation between neighbouring frontier points, nothing outside the measured range; each point drawn "
+    "anew from its intervals, along both axes at once"
 )
+RESAMPLES = 2000
 
 
-def compare(points: Sequence[Point], arms: Sequence[str], frontier: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The comparison block of summary.json; None with fewer than two arms. The first arm is the base of every pair."""
+def compare(
+    points: Sequence[Point],
+    arms: Sequence[str],
+    frontier: Mapping[str, Any],
+    samples: Samples = lambda _point: None,
+) -> dict[str, Any] | None:
+    """The comparison block of summary.json; None with fewer than two arms. The first arm is the base of every pair.
+
+    `samples` gives the stored requests of a point, for what is paired by prompt; None where they are not known.
+    """
     if len(arms) < 2:
         return None
     combined = combine(points)
     base = arms[0]
+    pairs = [_pair(base, arm, combined, frontier) for arm in arms[1:]]
+    for found in pairs:
+        trials = shared_trials(points, base, found["arm"])
+        for level in found["levels"]:
+            level |= _beside(trials[level["concurrency"]], samples)
+        found["notes"] = notes(base, found["arm"], found["levels"])
     return {
         "base": base,
         "ratio_method": RATIO_METHOD,
         "equal_speed_method": SPEED_METHOD,
-        "pairs": [_pair(base, arm, combined, frontier) for arm in arms[1:]],
+        "paired_method": PAIRED_METHOD,
+        "pairs": pairs,
+        "acceptance": acceptance(points, arms),
         "best": {
             "by_concurrency": {m: best_by_concurrency(combined, arms, m) for m in ("system_tps", "tps_per_user")},
-            "by_speed": best_by_speed(frontier),
+            "by_speed": best_by_speed(frontier, combined),
         },
     }
 
@@ -64,6 +90,21 @@ def _pair(base: str, arm: str, combined: dict[str, dict[int, Combined]], frontie
             for metric in ("system_tps", "tps_per_user")
         },
         "equal_speed": equal,
+    }
+
+
+def _beside(trials: Sequence[tuple[Point, Point]], samples: Samples) -> dict[str, Any]:
+    """What stands beside the ratios of a level: latencies paired by prompt, prompts a second, and what may bias it."""
+    pairs = []
+    for base, arm in trials:
+        ours, theirs = samples(base), samples(arm)
+        if ours is not None and theirs is not None:
+            pairs.append(pair(ours, theirs, base["concurrency"]))
+    rates = [mean(r) if (r := numbers(side, "request_rate")) else None for side in zip(*trials, strict=True)]
+    return {
+        "paired": paired(pairs) if pairs else None,
+        "request_rate": dict(zip(("base", "arm"), rates or (None, None), strict=True)),
+        "bias": length_bias(trials),
     }
 
 
@@ -105,27 +146,49 @@ def best_by_concurrency(
     return bands
 
 
-def best_by_speed(frontier: Mapping[str, Any]) -> list[dict[str, Any]]:
+def best_by_speed(
+    frontier: Mapping[str, Any], combined: Mapping[str, Mapping[int, Combined]] | None = None
+) -> list[dict[str, Any]]:
     """Which arm gives the highest total throughput at a demanded speed per user: the common step line, by its owner.
 
-    A band holds for demands above `from` (None: no lower end) and up to `to` tokens/s/user.
+    A band holds for demands above `from` (None: no lower end) and up to `to` tokens/s/user. `best` is None where the
+    owner cannot be told apart from a point of another arm that may be as fast; `among` names them all.
     """
     bands: list[dict[str, Any]] = []
     previous: float | None = None
     for row in staircase(frontier.get("all") or []):
-        if bands and bands[-1]["best"] == row["arm"]:
+        tied = _tied(row, frontier, combined or {})
+        best, among = (None, sorted([row["arm"], *tied])) if tied else (row["arm"], [row["arm"]])
+        if bands and (bands[-1]["best"], bands[-1]["among"]) == (best, among):
             bands[-1]["to"] = row["tps_per_user"]
             bands[-1]["concurrency"].append(row["concurrency"])
         else:
             band = {
                 "from": previous,
                 "to": row["tps_per_user"],
-                "best": row["arm"],
+                "best": best,
+                "among": among,
                 "concurrency": [row["concurrency"]],
             }
             bands.append(band)
         previous = row["tps_per_user"]
     return bands
+
+
+def _tied(
+    row: Mapping[str, Any], frontier: Mapping[str, Any], combined: Mapping[str, Mapping[int, Combined]]
+) -> list[str]:
+    """Other arms with a point that may be as fast as this one, and whose throughput is not known to be lower."""
+    found = []
+    for arm, rows in (frontier.get("arms") or {}).items():
+        fast = [r for r in rows if arm != row["arm"] and r["tps_per_user_high"] >= row["tps_per_user"]]
+        ours, theirs = (
+            [combined[a][c].estimates.get("system_tps") for a, c in places if c in combined.get(a, {})]
+            for places in ([(row["arm"], row["concurrency"])], [(arm, r["concurrency"]) for r in fast])
+        )
+        if any(o and t and (t.value >= o.value or ratio(t, o)["apart"] is False) for o in ours for t in theirs):
+            found.append(arm)
+    return found
 
 
 def staircase(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -145,18 +208,19 @@ def equal_speed(
     low = max(curve[0][0] for curve in curves.values())
     high = min(curve[-1][0] for curve in curves.values())
     rows = []
-    for speed in round_values(low, high):
+    speeds = round_values(low, high)
+    drawn = {name: _resampled(combined, frontier, name, speeds, seed) for seed, name in enumerate((base, arm))}
+    for speed in speeds:
         b, a = interpolate(curves[base], speed), interpolate(curves[arm], speed)
         if b is None or a is None:
             continue
-        ends = {name: _envelope(combined, frontier, name, speed) for name in (base, arm)}
-        (b_low, b_high), (a_low, a_high) = ends[base], ends[arm]
+        draws = drawn[arm][:, speeds.index(speed)] - drawn[base][:, speeds.index(speed)]
         span: dict[str, Any] | None = None
         apart: bool | None = None
         reason: str | None = "not every point near this speed has an interval that reaches it"
-        if b_low and b_high and a_low and a_high:
-            least, most = a_low / b_high, a_high / b_low
-            span = {"low": least, "high": most, "method": "envelope", "scope": "interpolated"}
+        if np.isfinite(draws).mean() > 0.95:
+            least, most = np.exp(np.nanquantile(draws, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))).tolist()
+            span = {"low": least, "high": most, "level": LEVEL, "method": "resampled_points", "scope": "interpolated"}
             apart, reason = not least <= 1 <= most, None
         name, than = clean(arm, 60), clean(base, 60)
         effect = f"gives {percent_change(a / b)} system throughput compared with {than}"
@@ -212,18 +276,25 @@ def _curve(frontier: Mapping[str, Any], arm: str) -> list[tuple[float, float]]:
     return [(r["tps_per_user"], r["system_tps"]) for r in rows if r["tps_per_user"] > 0 and r["system_tps"] > 0]
 
 
-def _envelope(
-    combined: dict[str, dict[int, Combined]], frontier: Mapping[str, Any], arm: str, speed: float
-) -> tuple[float | None, float | None]:
-    """The curve through the low ends of both intervals, and the one through the high ends, at one speed."""
-    lows, highs = [], []
+def _resampled(
+    combined: dict[str, dict[int, Combined]], frontier: Mapping[str, Any], arm: str, speeds: Sequence[float], seed: int
+) -> Floats:
+    """Log throughput at these speeds, (resamples, speeds), over resamples of an arm's curve; NaN where one does not
+    reach so far, everywhere where a point has no interval.
+
+    A point is moved along both axes at once, for what makes steps slow lowers both: that moves the curve most.
+    """
+    rows = []
     for p in staircase((frontier.get("arms") or {}).get(arm) or []):
         point = combined.get(arm, {}).get(p["concurrency"])
-        x, y = (point.estimates.get(m) if point else None for m in ("tps_per_user", "system_tps"))
-        if x is None or y is None or x.low is None or x.high is None or y.low is None or y.high is None:
-            return None, None
-        if x.low <= 0 or y.low <= 0:
-            return None, None
-        lows.append((x.low, y.low))
-        highs.append((x.high, y.high))
-    return interpolate(sorted(lows), speed), interpolate(sorted(highs), speed)
+        for e in (point.estimates.get(m) if point else None for m in ("tps_per_user", "system_tps")):
+            if e is None or e.low is None or e.high is None or e.low <= 0:
+                return np.full((RESAMPLES, len(speeds)), np.nan)
+            rows.append((e.value, e.low, e.high))
+    value, low, high = np.log(np.array(rows, float)).reshape(-1, 2, 3).transpose(2, 1, 0)
+    z = np.random.default_rng(seed).standard_normal((RESAMPLES, 1, value.shape[1]))
+    x, y = (value + z * np.where(z > 0, high - value, value - low) / Z).transpose(1, 0, 2)
+    found = np.empty((RESAMPLES, len(speeds)))
+    for i, order in enumerate(np.argsort(x, axis=1)):
+        found[i] = np.interp(np.log(speeds), x[i, order], y[i, order], left=np.nan, right=np.nan)
+    return found

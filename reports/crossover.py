@@ -22,7 +22,7 @@ LEVEL = 0.95
 METHOD = "resampled_levels"
 _RESAMPLES = 2000
 _STEPS = 32  # parts a segment between two levels is cut into where the curve's root is looked for
-_Z = 1.959964  # of the normal distribution, two-sided 95 %
+Z = 1.959964  # of the normal distribution, two-sided 95 %
 
 Floats = npt.NDArray[np.float64]
 
@@ -116,12 +116,12 @@ def crossover(base: str, arm: str, metric: str, levels: Sequence[LevelRatio]) ->
         result |= {"kind": "crosses"} | crossings[0]
         below, above = clean(crossings[0]["winner_below"], 60), clean(crossings[0]["winner_above"], 60)
         low, high = crossings[0]["between"]
-        at = users(crossings[0]["at"])
+        place = users(crossings[0]["at"])
         text = (
-            f"{below} gives more {quantity} up to about {at} concurrent users, {above} above that "
+            f"{below} gives more {quantity} up to about {place} concurrent users, {above} above that "
             f"({_said(crossings[0]['interval'])}the curves cross between {low} and {high})."
         )
-        short = f"{below} wins up to about {at} users; {above} above"
+        short = f"{below} wins up to about {place} users; {above} above"
     else:
         result["kind"] = "several"
         result["winner_below"] = crossings[0]["winner_below"]
@@ -156,7 +156,7 @@ def root_interval(levels: Sequence[LevelRatio], first: LevelRatio, last: LevelRa
     ends = np.array([(r.low, r.high) if r.is_known else (r.ratio, r.ratio) for r in levels], float)
     below, above = y - np.log(ends[:, 0]), np.log(ends[:, 1]) - y
     z = np.random.default_rng(0).standard_normal((_RESAMPLES, len(levels)))
-    drawn = y + z * np.where(z > 0, above, below) / _Z
+    drawn = y + z * np.where(z > 0, above, below) / Z
     begin, end = levels.index(first), levels.index(last)
     tail = 50 * (1 - LEVEL)
     spans = [
@@ -213,7 +213,7 @@ def _slopes(x: Floats, y: Floats) -> Floats:
 
 def _said(interval: dict[str, Any]) -> str:
     low, high = interval["low"], interval["high"]
-    return "" if low is None else f"95 % interval {users(low)} to {users(high)}; "
+    return "" if low is None else f"95 % interval {number(low)} to {number(high)}; "
 
 
 def _root(levels: Sequence[LevelRatio], first: LevelRatio, last: LevelRatio) -> float:

@@ -7,9 +7,9 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from reports.comparison import ratio
 from reports.formats import clean, percent_change, seconds
 from reports.points import Point, estimate, get, is_anchor, is_measured
+from reports.speedup import ratio
 from sweeps.frontier import is_valid
 
 _WORDS = {"system_tps": "total throughput", "tps_per_user": "speed per user"}
@@ -19,7 +19,7 @@ def drifts(points: Sequence[Point]) -> list[dict[str, Any]]:
     """For each anchor: {arm, concurrency, seconds (between the starts), metrics {name: ratio or None}, text}.
 
     A ratio is the anchor's value over that of the same point when it was first measured, with the interval of
-    `comparison.ratio`; None where one of the two is not valid or has no such number.
+    `speedup.ratio`; None where one of the two is not valid or has no such number.
     """
     found = []
     for again in points:

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from reports import equality
+from reports.compared import acceptance_lines, category_table, level_table, speed_table
 from reports.facts import arm_facts, run_facts
 from reports.formats import clean, number
 from reports.headline import grouped_skips, grouped_verdicts, headline, places, title, verdict_line
-from reports.rows import FORMULAS, RATIO_HEADINGS, SAME, TEXT_COLUMNS, point_rows, ratio_cell
+from reports.rows import FORMULAS, SAME, TEXT_COLUMNS, point_rows, ratio_cell
 
 
 def render(summary: Mapping[str, Any], picture: str | None = "frontier.png") -> str:
@@ -82,17 +83,18 @@ def _comparison(comparison: Mapping[str, Any]) -> list[str]:
         for crossing in pair["crossover"].values():
             parts.append(escape(" ".join(t for t in (crossing["text"], crossing["caveat"]) if t)))
         if pair["levels"]:
-            rows = (
-                [str(level["concurrency"]), *(ratio_cell(level["ratios"][m]) for m in RATIO_HEADINGS)]
-                for level in pair["levels"]
-            )
+            headings, rows = level_table(pair)
             parts.append(
-                "Change at each concurrency (for TTFT, lower is better; in brackets a conservative interval; "
+                "Change at each concurrency (for TTFT, lower is better; in brackets a 95 % interval; "
                 f"{SAME} cannot be told apart):"
             )
-            parts.append(_table(["Users", *RATIO_HEADINGS.values()], rows, [True] * 5))
+            parts.append(_table(headings, rows, [True] * len(headings)))
+        parts += [escape(note["text"]) for note in pair["notes"]]
+        if found := category_table(pair, comparison["acceptance"]):
+            parts.append("Change in speed per user by category of prompt, paired by prompt:")
+            parts.append(_table(*found, [i > 0 for i in range(len(found[0]))]))
         if pair["equal_speed"]:
-            rows = (
+            equal = (
                 [f"{r['tps_per_user']:g}", number(r["base_system_tps"]), number(r["arm_system_tps"]), ratio_cell(r)]
                 for r in pair["equal_speed"]
             )
@@ -100,8 +102,12 @@ def _comparison(comparison: Mapping[str, Any]) -> list[str]:
                 f"At equal speed per user (interpolated between frontier points; {SAME} cannot be told apart):"
             )
             parts.append(
-                _table(["Tokens/s/user", f"{base} (tokens/s)", f"{arm} (tokens/s)", "Change"], rows, [True] * 4)
+                _table(["Tokens/s/user", f"{base} (tokens/s)", f"{arm} (tokens/s)", "Change"], equal, [True] * 4)
             )
+    parts += [escape(line) for line in acceptance_lines(comparison)]
+    if comparison["best"]["by_speed"]:
+        parts.append("Which arm gives the most total throughput when each user must get at least so many tokens/s:")
+        parts.append(_table(*speed_table(comparison), [True, False, False]))
     return parts
 
 

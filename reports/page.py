@@ -20,11 +20,12 @@ from markupsafe import Markup
 
 from reports import charts, equality, pictures
 from reports.charts import Series
+from reports.compared import acceptance_lines, category_table, level_table, speed_table
 from reports.facts import arm_facts, run_facts
 from reports.formats import clean, number, percent_change
 from reports.headline import grouped_skips, grouped_verdicts, headline, places, severity, title, verdict_line
 from reports.points import load_label
-from reports.rows import FORMULAS, RATIO_HEADINGS, TEXT_COLUMNS, point_rows, ratio_cell
+from reports.rows import FORMULAS, TEXT_COLUMNS, point_rows, ratio_cell
 
 HEADINGS = {
     "system_tps": "Total throughput",
@@ -60,6 +61,10 @@ def render(summary: Mapping[str, Any], series: Sequence[Series]) -> str:
         "number": number,
         "change": percent_change,
         "ratio": ratio_cell,
+        "levels": level_table,
+        "categories": category_table,
+        "speeds": speed_table,
+        "accepted": acceptance_lines,
     }
     columns, rows = point_rows(summary)
     return environment.get_template("page.html.jinja").render(
@@ -79,7 +84,6 @@ def render(summary: Mapping[str, Any], series: Sequence[Series]) -> str:
         columns=columns,
         rows=rows,
         text_columns=TEXT_COLUMNS,
-        ratio_headings=RATIO_HEADINGS,
         pareto=_figures(_pareto(summary)),
         loads=_figures(_against(summary)),
         times=_figures(_over_time(summary, series)),

@@ -85,8 +85,9 @@ def ratio_cell(ratio: Mapping[str, Any] | None) -> str:
 
 
 RATIO_HEADINGS = {
-    "tps_per_user": "Speed per user",
     "system_tps": "Total throughput",
+    "tps_per_user": "Speed per user",
+    "ttft_paired": "TTFT by prompt",
     "ttft_ms_p50": "TTFT p50",
     "ttft_ms_p90": "TTFT p90",
 }
@@ -105,8 +106,11 @@ FORMULAS = {
     "none where there is too little data.",
     "Frontier": "the points no other point of the arm beats in both speed per user and total throughput; "
     "the step line is the highest throughput among points at least that fast.",
-    "Ratios": "the other arm divided by the base; the interval divides the worst ends of both intervals, "
-    "so it is conservative.",
+    "Ratios": "the other arm divided by the base, with a 95 % interval on the log scale: from three trials on paired "
+    "trial by trial, else of both points' intervals. By prompt and by category: the geometric mean over requests with "
+    "the same prompt in both arms, blocks of neighbouring pairs resampled.",
+    "Where the curves cross": "the root of log(ratio) on a straight line over log(users); its interval holds what the "
+    "noise of each level and the bend between levels may move it by.",
     "At equal speed": "interpolated between neighbouring frontier points, both axes logarithmic; "
     "nothing outside the measured range.",
 }

@@ -11,7 +11,8 @@ from reports.comparison import compare
 from reports.drift import drifts, order_of
 from reports.equality import alarm, synthetic
 from reports.formats import clean, listing
-from reports.points import get, is_measured, load_order, num, verdicts
+from reports.pairs import Sample, Samples, read_sample
+from reports.points import get, is_measured, load_label, load_order, num, verdicts
 from sweeps import records
 from sweeps.equality import with_meaningless
 from sweeps.files import write_atomically
@@ -43,9 +44,10 @@ def summarise(run: Path) -> dict[str, Any]:
     Raises ReportError when the folder is no run, or when a file in it is corrupt or of another schema version.
     """
     manifest = read_manifest(run)
-    points = [point for _, point in read_points(run)]
+    found = read_points(run)
     journal = read_journal(run)
-    return assemble(manifest, points, journal, read_equality(run))
+    samples = stored_samples(found, manifest)
+    return assemble(manifest, [point for _, point in found], journal, read_equality(run), samples)
 
 
 def write_summary(run: Path, summary: Mapping[str, Any]) -> None:
@@ -64,13 +66,31 @@ def write(path: Path, content: str | bytes) -> None:
     write_atomically(path, lambda temporary: temporary.write_bytes(data))
 
 
+def stored_samples(found: Iterable[tuple[Path, dict[str, Any]]], manifest: Mapping[str, Any]) -> Samples:
+    """The requests of a run's points (folder, point), read when they are asked for."""
+    folders = {point_key(point): folder for folder, point in found}
+    workload = str(get(manifest, "workload", "hash"))
+
+    def samples(point: Mapping[str, Any]) -> Sample | None:
+        folder = folders.get(point_key(point))
+        return None if folder is None else read_sample(folder / "requests.parquet", workload)
+
+    return samples
+
+
+def point_key(point: Mapping[str, Any]) -> tuple[Any, ...]:
+    return point["arm"], load_label(point), point.get("trial") or 1
+
+
 def assemble(
     manifest: Mapping[str, Any],
     points: Sequence[dict[str, Any]],
     journal: Sequence[Mapping[str, Any]],
     equality: Mapping[str, Any] | None = None,
+    samples: Samples = lambda _point: None,
 ) -> dict[str, Any]:
-    """The same from what was read (pure). Points are put into the arms' order, then by load, then by trial."""
+    """The same from what was read (pure, but for `samples`). Points are put into the arms' order, then by load, then by
+    trial."""
     arms = {
         name: {
             "url": arm.get("url"),
@@ -111,7 +131,7 @@ def assemble(
         "points": points,
         "skipped": skipped,
         "frontier": found,
-        "comparison": compare(points, order, found),
+        "comparison": compare(points, order, found, samples),
         "ends": {arm: end_of_curve(arm, points, skipped, journal, load) for arm in order},
         "equality": equality and with_meaningless(equality, synthetic(arms, points)) | {"spent": asked},
         "totals": totals(points, asked),
@@ -202,8 +222,9 @@ def totals(points: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any
     }
 
 
-def merge(summaries: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-    """Several runs, each with a name, as one summary. Arms keep their names unless two runs share one: then run/arm."""
+def merge(summaries: Sequence[tuple[str, dict[str, Any]]], samples: Sequence[Samples] | None = None) -> dict[str, Any]:
+    """Several runs, each with a name, as one summary. Arms keep their names unless two runs share one: then run/arm.
+    `samples`: each run's, for what is paired by prompt."""
     seen: dict[str, int] = {}
     for _, summary in summaries:
         for arm in summary["arms"]:
@@ -212,12 +233,21 @@ def merge(summaries: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     points: list[dict[str, Any]] = []
     skipped: list[dict[str, Any]] = []
     ends: dict[str, Any] = {}
-    for run, summary in summaries:
+    stored: dict[str, tuple[Samples, str]] = {}  # of an arm on this page: its run's samples, its name there
+    for number, (run, summary) in enumerate(summaries):
         names = {arm: f"{run}/{arm}" if seen[arm] > 1 else arm for arm in summary["arms"]}
         arms |= {names[arm]: value for arm, value in summary["arms"].items()}
+        stored |= {names[arm]: (samples[number], arm) for arm in names} if samples else {}
         points += [p | {"arm": names[p["arm"]]} for p in summary["points"]]
         skipped += [s | {"arm": names.get(s["arm"], s["arm"])} for s in summary["skipped"]]
         ends |= {names[arm]: end for arm, end in summary["ends"].items()}
+
+    def sample_of(point: Mapping[str, Any]) -> Sample | None:
+        if point["arm"] not in stored:
+            return None
+        of_run, own_name = stored[point["arm"]]
+        return of_run({**point, "arm": own_name})
+
     first = summaries[0][1]
     found = frontier([p for p in points if is_measured(p)])
     return first | {
@@ -226,7 +256,7 @@ def merge(summaries: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
         "points": points,
         "skipped": skipped,
         "frontier": found,
-        "comparison": compare(points, list(arms), found),
+        "comparison": compare(points, list(arms), found, sample_of),
         "ends": ends,
         "equality": None,
         "totals": totals(points, [spent for _, s in summaries for spent in get(s, "equality", "spent") or []]),

@@ -4,7 +4,7 @@ with remedies. Imports none of the drawing libraries."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,9 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from reports import equality
+from reports.compared import level_table, sentences
 from reports.formats import clean, integer, number
 from reports.headline import grouped_skips, grouped_verdicts, headline, places, severity, verdict_line
 from reports.points import is_measured, load_label, load_order, num, verdicts
+from reports.rows import RATIO_HEADINGS
 from sweeps.frontier import is_valid
 
 Summary = Mapping[str, Any]
@@ -69,6 +71,8 @@ def print_result(summary: Summary, file: TextIO | None = None) -> None:
     console.print()
     for sentence in headline(summary):
         console.print(Text(sentence, style="bold"))
+    for found in _compared(summary):
+        console.print(_ratios(*found) if isinstance(found, tuple) else Text(found))
     console.print(Text(verdict_line(summary) + ".", style=STYLES[severity(summary)]))
     for style, line in _remarks(summary):
         console.print(Padding(Text(line, style=style), (0, 0, 0, 2)))
@@ -89,9 +93,50 @@ def plain(summary: Summary) -> str:
         ]
         lines.append("  ".join(padded).rstrip())
     lines += [line for line in (_legend(summary),) if line]
-    lines += ["", *headline(summary), verdict_line(summary) + "."]
+    lines += ["", *headline(summary)]
+    for found in _compared(summary):
+        lines += _aligned([found[1], *found[2]], found[0]) if isinstance(found, tuple) else [found]
+    lines += [verdict_line(summary) + "."]
     lines += [f"  {line}" for _, line in _remarks(summary)]
     return "\n".join(lines) + "\n"
+
+
+def _compared(summary: Summary) -> Iterator[tuple[str, list[str], list[list[str]]] | str]:
+    """Below the headline: of each pair a table (title, headings, rows) of its ratios and what must be said beside it,
+    then sentences."""
+    comparison = summary["comparison"]
+    if not comparison:
+        return
+    for pair in comparison["pairs"]:
+        headings, rows = level_table(pair)
+        kept = [i for i, h in enumerate(headings) if h not in (RATIO_HEADINGS["ttft_ms_p50"],)]
+        if rows:
+            title = f"{clean(pair['arm'], 60)} against {clean(pair['base'], 60)}, 95 % intervals in brackets:"
+            yield title, [headings[i] for i in kept], [[row[i] for i in kept] for row in rows]
+        yield from (note["text"] for note in pair["notes"])
+    yield from sentences(comparison)
+
+
+def _ratios(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+        title=Text(title),
+        title_style="",
+        title_justify="left",
+    )
+    for heading in headings:
+        table.add_column(Text(heading), justify="right")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _aligned(lines: Sequence[Sequence[str]], title: str) -> list[str]:
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return [title, *("  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)) for line in lines)]
 
 
 def _table(summary: Summary, width: int) -> Table:

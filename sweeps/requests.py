@@ -26,7 +26,7 @@ Codes = npt.NDArray[np.int32]
 _LISTS = ("chunk_offsets_us", "chunk_tokens")
 _AT_ONCE = 2**16  # fragments; so few that what is computed of them stays in the processor's cache
 _UNUSED = ("worker", "request_id", "text_hash")  # stored for others
-_READ = [field.name for field in SCHEMA if field.name not in (*_LISTS, *_UNUSED)]
+_READ = tuple(field.name for field in SCHEMA if field.name not in (*_LISTS, *_UNUSED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Source(Protocol):
 class Requests:
     """n requests by index. `ints` and `texts` give arrays of shape (n,); -1 and None stand for what is not known."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, columns: Sequence[str] = _READ) -> None:
         self._source = source
         index = to_ints(next(source.columns(["index"]))[1])
         order = None if (index[1:] > index[:-1]).all() else np.argsort(index, kind="stable")
@@ -80,7 +80,7 @@ class Requests:
         self._ints: dict[str, Ints] = {}
         self._flags: dict[str, Bools] = {}
         self._codes: dict[str, tuple[Codes, pa.Array]] = {}
-        for name, column in source.columns(_READ):
+        for name, column in source.columns(columns):
             kind = SCHEMA.field(name).type
             if kind == pa.int64():
                 self._ints[name] = sorted_by_index(to_ints(column))
@@ -186,6 +186,8 @@ class StoredRows:
         """One at a time, so that no two are in memory in the file's form."""
         with pq.ParquetFile(self.path) as file:
             for name in names:
+                if name not in file.schema_arrow.names:
+                    raise KeyError(name)
                 yield name, file.read(columns=[name], use_threads=False).column(0)
         pa.default_memory_pool().release_unused()  # pieces of columns that were put together
 
@@ -200,6 +202,9 @@ def requests_of(table: pa.Table) -> Requests:
     return Requests(Tables([table]))
 
 
-def read_requests(path: Path) -> Requests:
-    """From a stored point's `requests.parquet`. Raises OSError or pyarrow.ArrowInvalid."""
-    return Requests(StoredRows(path))
+def read_requests(path: Path, columns: Sequence[str] = _READ) -> Requests:
+    """From a stored point's `requests.parquet`, or a few of its columns, `index`, `counted` and `outcome` among them.
+
+    Raises OSError or pyarrow.ArrowInvalid; KeyError where the file has no such column.
+    """
+    return Requests(StoredRows(path), columns)
