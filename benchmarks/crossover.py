@@ -46,10 +46,10 @@ PLAIN = EngineConfig(
     prefill_budget_tokens=8192,
 )
 LEVELS = [1, 2, 4, 8, 16, 32]
-SECONDS = 40  # of each window: 20 blocks or more at most levels
+SECONDS = 30  # of each window: 20 blocks or more at most levels
 METRICS = ("system_tps", "tps_per_user")
 SHORTEST, LONGEST = 24, 72  # tokens of a reply
-REQUESTS = 6000  # of each run that the truth is taken from
+REQUESTS = 5000  # of each run that the truth is taken from
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,9 @@ def settle(number: int, levels: Sequence[int] = LEVELS, seconds: float = SECONDS
     comparison = compare(points, ["off", "on"], frontier(points))
     assert comparison is not None
     on = speculating(number)
-    truth = {m: true_root(on, m, levels, requests) for m in METRICS}
-    return Outcome(setting(number), acceptance_length, truth, comparison["pairs"][0]["crossover"])
+    found = comparison["pairs"][0]["crossover"]
+    truth = {m: true_root(on, m, levels, requests, found[m]["at"]) for m in METRICS}
+    return Outcome(setting(number), acceptance_length, truth, found)
 
 
 def swept(number: int, levels: Sequence[int], seconds: float) -> tuple[list[dict[str, Any]], float]:
@@ -126,21 +127,31 @@ def a_sweep(seed: int, levels: Sequence[int], seconds: float) -> Sweep:
     return load_sweep(None, asked, {})
 
 
-def true_root(on: EngineConfig, metric: str, levels: Sequence[int], requests: int) -> float | None:
-    """Where the true ratio changes sides: by halves to two neighbouring whole numbers, between them log-linear."""
+def true_root(
+    on: EngineConfig, metric: str, levels: Sequence[int], requests: int, guess: float | None = None
+) -> float | None:
+    """Where the true ratio changes sides: between two neighbouring whole numbers, and there log-linear; None where it
+    does not between the outermost levels. Speculation pays the less the fuller the batch, so the ratio falls.
+
+    `guess` is only where the search begins.
+    """
 
     def at(concurrency: int) -> float:
         i = METRICS.index(metric)
         return math.log(true_curve(on, concurrency, requests)[i] / plain_curve(concurrency)[i])
 
-    low, high = levels[0], levels[-1]
-    y_low, y_high = at(low), at(high)
-    if (y_low > 0) == (y_high > 0):
-        return None
+    first, last = min(levels), max(levels)
+    low, high, step = first - 1, last + 1, 1  # known to be below, and above
+    middle = first if guess is None else min(max(int(guess), first), last)
     while high - low > 1:
-        middle = (low + high) // 2
-        y = at(middle)
-        low, y_low, high, y_high = (middle, y, high, y_high) if (y > 0) == (y_low > 0) else (low, y_low, middle, y)
+        if at(middle) > 0:
+            low, middle = middle, min(middle + step, last) if high > last else (middle + high) // 2
+        else:
+            high, middle = middle, max(middle - step, first) if low < first else (middle + low) // 2
+        step *= 2
+    if low < first or high > last:
+        return None
+    y_low, y_high = at(low), at(high)
     return math.exp(math.log(low) + math.log(high / low) * y_low / (y_low - y_high))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from reports.formats import clean, listing, number
+from reports.formats import clean, listing, number, percent
 from reports.points import Point, get, is_measured, num
 from sweeps.frontier import is_valid
 
@@ -48,7 +48,7 @@ def length_bias(trials: Sequence[tuple[Point, Point]]) -> dict[str, Any] | None:
         for reason in sorted(reasons[0].keys() | reasons[1].keys()):
             b, a = (side.get(reason, 0.0) for side in reasons)
             if abs(a - b) > _MOST:
-                said.append(f"{a:.0%} of the requests ended by {clean(reason, 40)!r} against {b:.0%}")
+                said.append(f"{percent(a)} of the requests ended by {clean(reason, 40)!r} against {percent(b)}")
     if not said:
         return None
     return {

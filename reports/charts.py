@@ -454,7 +454,11 @@ def _crossover_marks(summary: Summary, metric: str, x: alt.X) -> list[alt.Chart]
     if not rows:
         return []
     base = alt.Chart(_data(rows))
+    known = [c["interval"] for c in crossings if (c.get("interval") or {}).get("low") is not None]
+    bands = alt.Chart(_data([{"concurrency": i["low"], "high": i["high"]} for i in known]))
+    band = [bands.mark_rect(color="#4a515a", opacity=0.14).encode(x, x2="high:Q")] if known else []
     return [
+        *band,
         base.mark_rule(strokeDash=[4, 3], color="#4a515a").encode(x),
         base.mark_text(align="right", dx=-5, fontSize=12, color="#4a515a", baseline="top").encode(
             x, y=alt.value(2), text="text:N"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reports.formats import MISSING, clean, listing, number
+from reports.formats import MISSING, clean, listing, number, percent, plural
 from reports.rows import RATIO_HEADINGS, ratio_cell
 
 Pair = Mapping[str, Any]
+_MOST_LEVELS = 4  # that the table of categories shows; summary.json has them all
 
 
 def level_table(pair: Pair) -> tuple[list[str], list[list[str]]]:
@@ -24,6 +25,8 @@ def category_table(pair: Pair, stated: Mapping[str, Any]) -> tuple[list[str], li
     how many of its drafts were accepted where replies say so. None with fewer than two categories."""
     levels = [level for level in pair["levels"] if level.get("paired")]
     names = list(dict.fromkeys(c for level in levels for c in level["paired"]["by_category"]))
+    if len(levels) > _MOST_LEVELS:
+        levels = [levels[round(i * (len(levels) - 1) / (_MOST_LEVELS - 1))] for i in range(_MOST_LEVELS)]
     accepted = (stated.get(pair["arm"]) or {}).get("by_category") or {}
     if len(names) < 2 and not accepted:
         return None
@@ -31,9 +34,10 @@ def category_table(pair: Pair, stated: Mapping[str, Any]) -> tuple[list[str], li
     rows = []
     for name in names or list(rates):
         cells = [ratio_cell(_speed(level["paired"]["by_category"].get(name))) for level in levels]
-        rows.append([clean(name, 40), *cells, *([f"{rates[name]:.0%}" if name in rates else MISSING] if rates else [])])
-    heading = [f"{level['concurrency']} user{'s' * (level['concurrency'] > 1)}" for level in levels]
-    return ["Category", *heading, *(["Drafts accepted"] if rates else [])], rows
+        rate = percent(rates[name]) if name in rates else MISSING
+        rows.append([clean(name, 40), *([rate] if rates else []), *cells])
+    heading = [plural(level["concurrency"], "user") for level in levels]
+    return ["Category", *(["Drafts accepted"] if rates else []), *heading], rows
 
 
 def speed_table(comparison: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -41,6 +45,8 @@ def speed_table(comparison: Mapping[str, Any]) -> tuple[list[str], list[list[str
     rows = []
     for band in comparison["best"]["by_speed"]:
         top = number(band["to"])
+        if band["from"] is not None and number(band["from"]) == top:
+            continue  # narrower than is shown
         demand = f"up to {top}" if band["from"] is None else f"{number(band['from'])} to {top}"
         rows.append([demand, _owner(band), ", ".join(str(c) for c in band["concurrency"])])
     return ["Demanded tokens/s/user", "Best arm", "At users"], rows
@@ -75,7 +81,7 @@ def _acceptance(found: Mapping[str, Any]) -> str:
         over = f" ({low} to {high} over its points)" if low != high else ""
         parts.append(f"acceptance length {number(span['mean'])}{over}")
     if span := found["acceptance_rate"]:
-        parts.append(f"{span['mean']:.0%} of the drafted tokens accepted")
+        parts.append(f"{percent(span['mean'])} of the drafted tokens accepted")
     source = f", by {clean(found['source'], 60)}" if found["source"] and parts else ""
     return ", ".join(parts) + source
 
@@ -92,8 +98,9 @@ def _categories(pair: Pair) -> str | None:
         return None
     level = best[1]
     cells = [f"{clean(name, 40)} {ratio_cell(_speed(found))}" for name, found in level["paired"]["by_category"].items()]
-    return f"Speed by category of prompt at {level['concurrency']} users, {clean(pair['arm'], 60)} against " + (
-        f"{clean(pair['base'], 60)}: {', '.join(cells)}."
+    return (
+        f"Speed by category of prompt at {plural(level['concurrency'], 'user')}, {clean(pair['arm'], 60)} against "
+        + (f"{clean(pair['base'], 60)}: {', '.join(cells)}.")
     )
 
 

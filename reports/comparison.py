@@ -24,8 +24,8 @@ RATIO_METHOD = (
     "intervals added in squares"
 )
 PAIRED_METHOD = (
-    "geometric mean of arm / base over requests with the same prompt in the same pass; blocks of consecutive pairs "
-    "resampled, each at least as many pairs as users; from three trials on Student's t over their means"
+    "geometric mean of arm / base over requests with the same prompt in the same pass; Student's t over blocks of "
+    "consecutive pairs, each at least as many pairs as users, and from three trials on over the trials' means"
 )
 SPEED_METHOD = (
     "log-log interpolation between neighbouring frontier points, nothing outside the measured range; each point drawn "
@@ -223,7 +223,8 @@ def equal_speed(
             span = {"low": least, "high": most, "level": LEVEL, "method": "resampled_points", "scope": "interpolated"}
             apart, reason = not least <= 1 <= most, None
         name, than = clean(arm, 60), clean(base, 60)
-        effect = f"gives {percent_change(a / b)} system throughput compared with {than}"
+        sure = f" ({percent_change(span['low'])} to {percent_change(span['high'])})" if span else ""
+        effect = f"gives {percent_change(a / b)}{sure} system throughput compared with {than}"
         if apart is False:
             effect += " (a difference that cannot be told apart from none)"
         rows.append(
@@ -280,21 +281,25 @@ def _resampled(
     combined: dict[str, dict[int, Combined]], frontier: Mapping[str, Any], arm: str, speeds: Sequence[float], seed: int
 ) -> Floats:
     """Log throughput at these speeds, (resamples, speeds), over resamples of an arm's curve; NaN where one does not
-    reach so far, everywhere where a point has no interval.
+    reach so far, and everywhere at a speed beside which a point has no interval.
 
     A point is moved along both axes at once, for what makes steps slow lowers both: that moves the curve most.
     """
     rows = []
     for p in staircase((frontier.get("arms") or {}).get(arm) or []):
-        point = combined.get(arm, {}).get(p["concurrency"])
-        for e in (point.estimates.get(m) if point else None for m in ("tps_per_user", "system_tps")):
-            if e is None or e.low is None or e.high is None or e.low <= 0:
-                return np.full((RESAMPLES, len(speeds)), np.nan)
-            rows.append((e.value, e.low, e.high))
+        estimates = combined[arm][p["concurrency"]].estimates
+        for e in (estimates["tps_per_user"], estimates["system_tps"]):
+            known = e.low is not None and e.high is not None and e.low > 0
+            rows.append((e.value, e.low, e.high) if known else (e.value, math.nan, math.nan))
     value, low, high = np.log(np.array(rows, float)).reshape(-1, 2, 3).transpose(2, 1, 0)
     z = np.random.default_rng(seed).standard_normal((RESAMPLES, 1, value.shape[1]))
-    x, y = (value + z * np.where(z > 0, high - value, value - low) / Z).transpose(1, 0, 2)
+    moved = z * np.where(z > 0, high - value, value - low) / Z
+    x, y = (value + np.nan_to_num(moved)).transpose(1, 0, 2)
+    wanted = np.log(speeds)
     found = np.empty((RESAMPLES, len(speeds)))
     for i, order in enumerate(np.argsort(x, axis=1)):
-        found[i] = np.interp(np.log(speeds), x[i, order], y[i, order], left=np.nan, right=np.nan)
+        found[i] = np.interp(wanted, x[i, order], y[i, order], left=np.nan, right=np.nan)
+    right = np.clip(np.searchsorted(value[0], wanted), 1, max(1, value.shape[1] - 1))
+    unknown = np.isnan(low).any(axis=0) | np.isnan(high).any(axis=0)
+    found[:, unknown[right - 1] | unknown[np.minimum(right, len(unknown) - 1)]] = np.nan
     return found

@@ -43,6 +43,11 @@ def percent_change(ratio: float | None) -> str:
     return "±0 %" if text in ("+0.0", "-0.0") else f"{text.replace('-', '−')} %"
 
 
+def percent(share: float) -> str:
+    """A share as whole percents."""
+    return f"{share * 100:.0f} %"
+
+
 def span(low: float | None, high: float | None) -> str:
     return MISSING if low is None or high is None else f"{number(low)}–{number(high)}"
 

@@ -108,7 +108,7 @@ FORMULAS = {
     "the step line is the highest throughput among points at least that fast.",
     "Ratios": "the other arm divided by the base, with a 95 % interval on the log scale: from three trials on paired "
     "trial by trial, else of both points' intervals. By prompt and by category: the geometric mean over requests with "
-    "the same prompt in both arms, blocks of neighbouring pairs resampled.",
+    "the same prompt in both arms, by blocks of neighbouring pairs.",
     "Where the curves cross": "the root of log(ratio) on a straight line over log(users); its interval holds what the "
     "noise of each level and the bend between levels may move it by.",
     "At equal speed": "interpolated between neighbouring frontier points, both axes logarithmic; "

@@ -71,7 +71,7 @@ def print_result(summary: Summary, file: TextIO | None = None) -> None:
     console.print()
     for sentence in headline(summary):
         console.print(Text(sentence, style="bold"))
-    for found in _compared(summary):
+    for found in _compared(summary, console.width):
         console.print(_ratios(*found) if isinstance(found, tuple) else Text(found))
     console.print(Text(verdict_line(summary) + ".", style=STYLES[severity(summary)]))
     for style, line in _remarks(summary):
@@ -101,7 +101,7 @@ def plain(summary: Summary) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _compared(summary: Summary) -> Iterator[tuple[str, list[str], list[list[str]]] | str]:
+def _compared(summary: Summary, width: int = 120) -> Iterator[tuple[str, list[str], list[list[str]]] | str]:
     """Below the headline: of each pair a table (title, headings, rows) of its ratios and what must be said beside it,
     then sentences."""
     comparison = summary["comparison"]
@@ -109,7 +109,7 @@ def _compared(summary: Summary) -> Iterator[tuple[str, list[str], list[list[str]
         return
     for pair in comparison["pairs"]:
         headings, rows = level_table(pair)
-        kept = [i for i, h in enumerate(headings) if h not in (RATIO_HEADINGS["ttft_ms_p50"],)]
+        kept = [i for i, h in enumerate(headings) if width >= 110 or h != RATIO_HEADINGS["ttft_ms_p90"]]
         if rows:
             title = f"{clean(pair['arm'], 60)} against {clean(pair['base'], 60)}, 95 % intervals in brackets:"
             yield title, [headings[i] for i in kept], [[row[i] for i in kept] for row in rows]
