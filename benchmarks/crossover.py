@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 
+from endpoints.counters import Reading
 from endpoints.simulator import theory
 from endpoints.simulator.engine import Engine, EngineConfig, Finish, SpeculationConfig
 from endpoints.transport import Call, Exchange, Progress
@@ -30,11 +31,14 @@ from endpoints.virtual import VirtualTransport, prompt_tokens
 from profiles.loading import Sweep, load_sweep
 from profiles.workloads import load_prompts, split
 from reports.comparison import compare
+from sweeps.evidence import Evidence, evidence_of
 from sweeps.frontier import frontier
 from sweeps.measure import Prompts
 from sweeps.plan import plan_sweep
 from sweeps.prompts import SALT_BYTES
+from sweeps.requests import Requests
 from sweeps.virtual import virtual_point
+from sweeps.watch import Observed
 
 PLAIN = EngineConfig(
     prefill_ns_per_token=20_000,
@@ -103,13 +107,30 @@ def swept(number: int, levels: Sequence[int], seconds: float) -> tuple[list[dict
     engines = {"off": PLAIN, "on": speculating(number)}
     sweep = a_sweep(number, levels, seconds)
     measured, warmup = split(load_prompts(sweep.workload))
-    points, drafts, accepted = [], 0, 0
+    points, drafts, accepted = [], 0.0, 0.0
     for planned in plan_sweep(sweep, measured):
         transport = OwnLengths(engines[planned.key.arm])
-        points.append(virtual_point(sweep, planned, Prompts(measured, warmup), transport).point)
-        counters = transport.engine.snapshot().counters
-        drafts, accepted = drafts + counters.drafts, accepted + counters.accepted
+        found = virtual_point(sweep, planned, Prompts(measured, warmup), transport)
+        points.append(found.point)
+        if planned.key.arm == "on":
+            told = counted(found.requests, transport.engine)
+            drafts, accepted = drafts + (told.drafts or 0), accepted + (told.accepted_tokens or 0)
     return points, 1 + accepted / drafts
+
+
+def counted(r: Requests, engine: Engine) -> Evidence:
+    """What the sweep makes of the engine's own counters before and after a point."""
+    c = engine.snapshot().counters
+    now = {
+        "drafts": c.drafts,
+        "draft_tokens": c.draft_tokens,
+        "accepted_tokens": c.accepted,
+        "generated_tokens": c.generated_tokens,
+    }
+    before, after = (Reading({name: {(): float(n * times)} for name, n in now.items()}) for times in (0, 1))
+    evidence = evidence_of(r, np.zeros(len(r), np.int64), Observed(before, after))
+    assert evidence.source == "counters", evidence.reason
+    return evidence
 
 
 def speculating(number: int) -> EngineConfig:

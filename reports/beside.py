@@ -86,8 +86,8 @@ def notes(base: str, arm: str, levels: Sequence[Mapping[str, Any]]) -> list[dict
 
 def acceptance(points: Iterable[Point], arms: Sequence[str]) -> dict[str, Any]:
     """What the points say of accepted drafts, by arm that says something: {acceptance_length {mean, low, high},
-    acceptance_rate {…}, source, by_category {category: {drafted, accepted, acceptance_rate, n}}}; low and high are the
-    least and the most over its points."""
+    acceptance_rate {…}, source, by_category {category: {drafted, accepted, n, acceptance_rate, tokens_per_step}}}; low
+    and high are the least and the most over its points."""
     points = [p for p in points if is_measured(p) and is_valid(p)]
     found: dict[str, Any] = {}
     for name in arms:
@@ -97,7 +97,8 @@ def acceptance(points: Iterable[Point], arms: Sequence[str]) -> dict[str, Any]:
             values = numbers(mine, "speculation", key)
             spans[key] = {"mean": mean(values), "low": min(values), "high": max(values)} if values else None
         categories = _by_category(mine)
-        if any(spans.values()) or categories:
+        stated = any(c["acceptance_rate"] or (c["tokens_per_step"] or 1.0) > 1.0 for c in categories.values())
+        if any(spans.values()) or stated:
             sources = sorted({str(s) for p in mine if (s := get(p, "speculation", "source")) and s != "none"})
             found[name] = spans | {"source": listing(sources) or None, "by_category": categories}
     return found
@@ -105,16 +106,23 @@ def acceptance(points: Iterable[Point], arms: Sequence[str]) -> dict[str, Any]:
 
 def _by_category(points: Sequence[Point]) -> dict[str, Any]:
     sums: dict[str, dict[str, float]] = {}
+    steps: dict[str, list[tuple[float, float]]] = {}  # (requests, tokens a step)
     for p in points:
         stated = get(p, "speculation", "by_category")
         for category in stated if isinstance(stated, Mapping) else ():
             counts = sums.setdefault(str(category), {"drafted": 0, "accepted": 0, "n": 0})
             for key in counts:
                 counts[key] += num(stated, category, key) or 0
-    return {
-        c: {**s, "acceptance_rate": s["accepted"] / s["drafted"] if s["drafted"] else None}
-        for c, s in sorted(sums.items())
-    }
+            if (pace := num(stated, category, "tokens_per_step")) is not None:
+                steps.setdefault(str(category), []).append((num(stated, category, "n") or 0, pace))
+    found: dict[str, Any] = {}
+    for c, s in sorted(sums.items()):
+        weighed = [(n, pace) for n, pace in steps.get(c, []) if n]
+        found[c] = s | {
+            "acceptance_rate": s["accepted"] / s["drafted"] if s["drafted"] else None,
+            "tokens_per_step": sum(n * p for n, p in weighed) / sum(n for n, _ in weighed) if weighed else None,
+        }
+    return found
 
 
 def _shares(points: Iterable[Point]) -> dict[str, float]:

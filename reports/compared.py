@@ -21,8 +21,9 @@ def level_table(pair: Pair) -> tuple[list[str], list[list[str]]]:
 
 
 def category_table(pair: Pair, stated: Mapping[str, Any]) -> tuple[list[str], list[list[str]]] | None:
-    """(headings, rows): the change in speed (1 / TPOT, paired by prompt) of each category of prompt at each level, and
-    how many of its drafts were accepted where replies say so. None with fewer than two categories."""
+    """(headings, rows): the change in speed (1 / TPOT, paired by prompt) of each category of prompt at up to four
+    levels, and how many of its drafts were accepted, or tokens a step, where replies say so. None with fewer than two
+    categories."""
     levels = [level for level in pair["levels"] if level.get("paired")]
     names = list(dict.fromkeys(c for level in levels for c in level["paired"]["by_category"]))
     if len(levels) > _MOST_LEVELS:
@@ -30,14 +31,17 @@ def category_table(pair: Pair, stated: Mapping[str, Any]) -> tuple[list[str], li
     accepted = (stated.get(pair["arm"]) or {}).get("by_category") or {}
     if len(names) < 2 and not accepted:
         return None
-    rates = {c: a["acceptance_rate"] for c, a in accepted.items() if a["acceptance_rate"] is not None}
+    told = {
+        "Drafts accepted": {c: percent(a["acceptance_rate"]) for c, a in accepted.items() if a["acceptance_rate"]},
+        "Tokens a step": {c: number(a["tokens_per_step"]) for c, a in accepted.items() if a["tokens_per_step"]},
+    }
+    heading, cells = next(((h, c) for h, c in told.items() if c), ("", {}))
     rows = []
-    for name in names or list(rates):
-        cells = [ratio_cell(_speed(level["paired"]["by_category"].get(name))) for level in levels]
-        rate = percent(rates[name]) if name in rates else MISSING
-        rows.append([clean(name, 40), *([rate] if rates else []), *cells])
-    heading = [plural(level["concurrency"], "user") for level in levels]
-    return ["Category", *(["Drafts accepted"] if rates else []), *heading], rows
+    for name in names or list(cells):
+        changes = [ratio_cell(_speed(level["paired"]["by_category"].get(name))) for level in levels]
+        rows.append([clean(name, 40), *([cells.get(name, MISSING)] if cells else []), *changes])
+    users = [plural(level["concurrency"], "user") for level in levels]
+    return ["Category", *([heading] if cells else []), *users], rows
 
 
 def speed_table(comparison: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
