@@ -159,7 +159,7 @@ def true_root(
 
     def at(concurrency: int) -> float:
         i = METRICS.index(metric)
-        return math.log(true_curve(on, concurrency, requests)[i] / plain_curve(concurrency)[i])
+        return math.log(true_curve(on, concurrency, requests)[i] / true_curve(PLAIN, concurrency, 4 * requests)[i])
 
     first, last = min(levels), max(levels)
     low, high, step = first - 1, last + 1, 1  # known to be below, and above
@@ -174,11 +174,6 @@ def true_root(
         return None
     y_low, y_high = at(low), at(high)
     return math.exp(math.log(low) + math.log(high / low) * y_low / (y_low - y_high))
-
-
-@cache
-def plain_curve(concurrency: int) -> tuple[float, float]:
-    return true_curve(PLAIN, concurrency, 4 * REQUESTS)
 
 
 @cache
@@ -254,7 +249,7 @@ def main() -> None:
     asked.add_argument("--all", action="store_true", help="print every setting")
     options = asked.parse_args()
     for c in range(LEVELS[0], LEVELS[-1] + 1):
-        plain_curve(c)  # once, before the processes fork
+        true_curve(PLAIN, c, 4 * REQUESTS)  # once, before the processes fork
     with ProcessPoolExecutor(options.processes) as pool:
         outcomes = list(pool.map(settle, range(options.settings), chunksize=5))
     for o in outcomes if options.all else ():

@@ -13,9 +13,10 @@ import numpy as np
 
 from reports.beside import acceptance, length_bias, notes, numbers, shared_trials
 from reports.crossover import LEVEL, Floats, LevelRatio, Z, crossover
-from reports.formats import clean, percent_change
+from reports.formats import clean
 from reports.pairs import Samples, pair, paired
 from reports.points import METRICS, Combined, Point, combine
+from reports.rows import ratio_cell
 from reports.speedup import ratio
 from sweeps.frontier import step_line
 
@@ -223,8 +224,8 @@ def equal_speed(
             span = {"low": least, "high": most, "level": LEVEL, "method": "resampled_points", "scope": "interpolated"}
             apart, reason = not least <= 1 <= most, None
         name, than = clean(arm, 60), clean(base, 60)
-        sure = f" ({percent_change(span['low'])} to {percent_change(span['high'])})" if span else ""
-        effect = f"gives {percent_change(a / b)}{sure} system throughput compared with {than}"
+        change = ratio_cell({"ratio": a / b, "interval": span, "apart": None})
+        effect = f"gives {change} system throughput compared with {than}"
         if apart is False:
             effect += " (a difference that cannot be told apart from none)"
         rows.append(

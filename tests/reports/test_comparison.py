@@ -69,6 +69,63 @@ def test_unknown_intervals_are_named():
     assert "No interval is known at 4 and 16" in found["caveat"]
 
 
+def known(rows, half: float) -> list[LevelRatio]:
+    """Levels whose log(ratio) is known to within `half` on either side."""
+    return [LevelRatio(c, math.exp(y), abs(y) > half, math.exp(y - half), math.exp(y + half)) for c, y in rows]
+
+
+def test_the_root_is_as_sure_as_its_levels():
+    # Two levels a factor e² apart, log(ratio) +1 and -1, each to within 0.2: the root moves by about half their sum.
+    found = crossover("off", "on", "system_tps", known([(4, 1.0), (30, -1.0)], 0.2))
+    low, high = (math.log(found["interval"][end] / found["at"]) for end in ("low", "high"))
+    width = math.log(30 / 4) / 2 * 0.2 / math.sqrt(2)
+    assert (low, high) == (pytest.approx(-width, rel=0.08), pytest.approx(width, rel=0.08))
+    assert "95 % interval" in found["text"]
+
+
+def test_the_bend_between_levels_is_in_the_interval():
+    # log(ratio) = 1 - x² / 4 with x = log2 C is nought at C = 4; a line between 2 and 8 users has its root elsewhere.
+    rows = [(2**x, 1 - x * x / 4) for x in (0, 1, 3, 4, 5)]
+    found = crossover("off", "on", "system_tps", known(rows, 1e-9))
+    assert found["at"] == pytest.approx(2 ** (1 + 2 * 0.75 / 2))
+    assert found["interval"]["low"] <= found["at"] < 3.7
+    assert found["interval"]["high"] == pytest.approx(4, rel=0.01)
+
+
+def test_root_intervals_hold_the_true_root_of_a_bent_curve():
+    # A ratio as engines have it: gain × (a + b C) / (a + (b + c) C), its logs measured to within 2 %.
+    rng = np.random.default_rng(1)
+    held = []
+    for _ in range(150):
+        root = 2 ** rng.uniform(0.7, 4.3)
+        gain, a, b = rng.uniform(1.5, 3), 5.0, 0.2
+        c = (gain - 1) * (a + b * root) / root
+        rows = [
+            (n, math.log(gain * (a + b * n) / (a + (b + c) * n)) + rng.normal(0, 0.01)) for n in (1, 2, 4, 8, 16, 32)
+        ]
+        found = crossover("off", "on", "system_tps", known(rows, 0.0196))
+        assert found["kind"] == "crosses"
+        held.append(found["interval"]["low"] <= root <= found["interval"]["high"])
+    assert np.mean(held) >= 0.92
+
+
+def test_no_interval_is_made_up_where_a_level_has_none():
+    unknown = [LevelRatio(4, 1.5, None), *known([(8, -0.4)], 0.05)]
+    found = crossover("off", "on", "system_tps", unknown)
+    assert found["kind"] == "crosses"
+    assert found["interval"]["low"] is None
+    assert found["interval"]["reason"] == "no interval is known at 4 users"
+    assert "interval" not in found["text"]
+
+
+def test_an_outermost_level_that_cannot_be_told_leaves_open_whether_the_curves_cross():
+    found = crossover("off", "on", "system_tps", known([(4, 0.5), (8, 0.2), (16, -0.01)], 0.05))
+    assert found["kind"] == "cannot_tell"
+    assert "whether the curves cross at 16 users cannot be told" in found["text"]
+    inner = crossover("off", "on", "system_tps", known([(4, 0.5), (8, -0.01), (16, 0.5)], 0.05))
+    assert inner["kind"] == "never"
+
+
 def test_ratio_interval_adds_the_half_widths_in_squares():
     # On the log scale both are known to within log 1.1 on either side: together to within sqrt(2) of that.
     base = Estimate(100, 100 / 1.1, 110, 0.95, "within_run", None)
@@ -173,7 +230,9 @@ def test_equal_speed_stays_inside_the_common_range(make):
     speeds = [row["tps_per_user"] for row in pair["equal_speed"]]
     assert speeds == [80, 100, 120, 140, 160, 180]
     at_160 = pair["equal_speed"][4]
-    assert at_160["text"].startswith("at 160 tokens/s/user, on gives +49 % system throughput compared with off")
+    assert at_160["text"].startswith(
+        "at 160 tokens/s/user, on gives +49 % (+33 to +72) system throughput compared with off"
+    )
     assert at_160["interval"]["low"] < at_160["ratio"] < at_160["interval"]["high"]
 
 
@@ -194,6 +253,26 @@ def test_best_arm_by_speed_follows_the_common_staircase(make):
     bands = best_by_speed(frontier(points))
     assert [b["best"] for b in bands] == ["off", "on"]
     assert bands[0]["to"] == bands[1]["from"] == pytest.approx(1000 / 9)  # off at 16 users
+
+
+def test_a_point_of_another_arm_that_may_be_as_fast_and_gives_more_is_named_too(make):
+    # off is a hair faster at 8 users, on gives more there: who serves that speed best is not known.
+    speeds = {"off": (100.0, 500.0), "on": (99.9, 600.0)}
+    points = [make.point(a, 8, tps_per_user=u, system_tps=s) for a, (u, s) in speeds.items()]
+    for p in points:
+        for metric in ("tps_per_user", "system_tps"):
+            p["intervals"][metric] |= {"low": p[metric] * 0.97, "high": p[metric] * 1.03}
+    bands = best_by_speed(frontier(points), combine(points))
+    assert [(b["best"], b["among"]) for b in bands] == [("on", ["on"]), (None, ["off", "on"])]
+
+
+def test_equal_speed_knows_no_interval_beside_a_point_that_has_none(make):
+    points = [make.point(a, c, width=None if c == 32 else 0.03) for a in ("off", "on") for c in (1, 2, 4, 8, 16, 32)]
+    (pair,) = compare(points, ["off", "on"], frontier(points))["pairs"]
+    by_speed = {row["tps_per_user"]: row for row in pair["equal_speed"]}
+    assert by_speed[80]["interval"] is None  # off is between 16 and 32 users there
+    assert by_speed[80]["reason"]
+    assert by_speed[160]["interval"] is not None
 
 
 def test_leaders_that_overlap_are_named_together(make):
