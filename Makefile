@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .PHONY: demo test lint unit real real-all real-llamacpp real-cyllama real-llmock real-dynamo real-vllm \
-	real-transformers real-nginx fuzz bench clean env
+	real-transformers real-nginx fuzz bench bench-crossover clean env
 
 env: $(READY)
 
@@ -69,6 +69,9 @@ fuzz: $(READY)  ## any bytes, cut anywhere, into the event-stream decoder
 
 bench: $(READY)  ## what the client costs and how exact it is, in about ten minutes; ROWS="chunks burst" for some of it; scale and client_bound only by name
 	$(BIN)/python benchmarks/run.py $(ROWS)
+
+bench-crossover: $(READY)  ## 200 settings of speculation, swept in virtual time against their own truth, in about ten minutes
+	$(BIN)/python benchmarks/crossover.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info

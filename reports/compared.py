@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from reports.beside import LENGTH_BIAS
 from reports.formats import MISSING, clean, listing, number, percent, plural
 from reports.rows import RATIO_HEADINGS, ratio_cell
 
@@ -54,6 +55,11 @@ def speed_table(comparison: Mapping[str, Any]) -> tuple[list[str], list[list[str
         demand = f"up to {top}" if band["from"] is None else f"{number(band['from'])} to {top}"
         rows.append([demand, _owner(band), ", ".join(str(c) for c in band["concurrency"])])
     return ["Demanded tokens/s/user", "Best arm", "At users"], rows
+
+
+def note_lines(pair: Pair) -> list[str]:
+    """What must be said beside a pair's ratios; a caveat begins with its code."""
+    return [f"{n['code']}: {n['text']}" if n["code"] == LENGTH_BIAS else n["text"] for n in pair["notes"]]
 
 
 def sentences(comparison: Mapping[str, Any]) -> list[str]:

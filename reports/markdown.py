@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from reports import equality
-from reports.compared import acceptance_lines, category_table, level_table, speed_table
+from reports.compared import acceptance_lines, category_table, level_table, note_lines, speed_table
 from reports.facts import arm_facts, run_facts
 from reports.formats import clean, number
 from reports.headline import grouped_skips, grouped_verdicts, headline, places, title, verdict_line
@@ -89,7 +89,7 @@ def _comparison(comparison: Mapping[str, Any]) -> list[str]:
                 f"{SAME} cannot be told apart):"
             )
             parts.append(_table(headings, rows, [True] * len(headings)))
-        parts += [escape(note["text"]) for note in pair["notes"]]
+        parts += [escape(line) for line in note_lines(pair)]
         if found := category_table(pair, comparison["acceptance"]):
             parts.append("Change in speed per user by category of prompt, paired by prompt:")
             parts.append(_table(*found, [i > 0 for i in range(len(found[0]))]))

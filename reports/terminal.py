@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reports import equality
-from reports.compared import level_table, sentences
+from reports.compared import level_table, note_lines, sentences
 from reports.formats import clean, integer, number
 from reports.headline import grouped_skips, grouped_verdicts, headline, places, severity, verdict_line
 from reports.points import is_measured, load_label, load_order, num, verdicts
@@ -113,7 +113,7 @@ def _compared(summary: Summary, width: int = 120) -> Iterator[tuple[str, list[st
         if rows:
             title = f"{clean(pair['arm'], 60)} against {clean(pair['base'], 60)}, 95 % intervals in brackets:"
             yield title, [headings[i] for i in kept], [[row[i] for i in kept] for row in rows]
-        yield from (note["text"] for note in pair["notes"])
+        yield from note_lines(pair)
     yield from sentences(comparison)
 
 
