@@ -90,6 +90,8 @@ def _fault(line: Any) -> str | None:
             return "names no arm"
         if not all(type(line.get(name)) is int for name in ("concurrency", "trial")):
             return "names no concurrency or no trial"
+    if line["event"] == "equality_asked" and not (isinstance(line.get("arm"), str) and _is_account(line.get("spent"))):
+        return "does not say which arm was asked, or what that has spent"
     if line["event"] in _ENDED and not _is_account(line.get("spent")):
         return "does not say what the point has spent"
     return None

@@ -107,7 +107,7 @@ class SameCheck:
     def conclude(self) -> dict[str, Any]:
         """Compare whatever is stored, and write `equality.json`. Raises OSError."""
         run, arms = self.store.path, self.sweep.arms
-        lines = [line for line in read_journal(run) if line.get("event") == ASKED]
+        lines = [line for line in read_journal(run) if line["event"] == ASKED]
         ended = {line["arm"]: line["reason"] for line in lines}  # the last of each
         found = compare(
             {arm.name: read_answers(answers_path(run, arm.slug)) for arm in arms},

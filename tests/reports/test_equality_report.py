@@ -41,7 +41,7 @@ def test_answers_that_differ_stand_above_everything(make: SimpleNamespace, tmp_p
     summary = build(run)
     said = "on does not answer as off does: 8 of 12 greedy answers differ"
     assert summary["equality"]["status"] == "different"
-    assert plain(summary, run / "report.html").startswith(said)
+    assert plain(summary).startswith(said)
     assert (run / "report.md").read_text().splitlines()[2].startswith(f"**{said}")
     page = (run / "report.html").read_text()
     head = page[page.index("<body>") : page.index('class="finding"')]
@@ -53,7 +53,7 @@ def test_answers_that_differ_stand_above_everything(make: SimpleNamespace, tmp_p
 
 def test_equal_answers_are_a_line(make: SimpleNamespace, tmp_path: Path) -> None:
     summary = assemble(make.manifest(), make.points(), [], found(0))
-    text = plain(summary, tmp_path)
+    text = plain(summary)
     assert text.startswith("Users")
     assert "  on gives the same greedy answers as off to all 12 prompts" in text
     assert "on gives the same greedy answers" in render(summary)
@@ -62,7 +62,7 @@ def test_equal_answers_are_a_line(make: SimpleNamespace, tmp_path: Path) -> None
 def test_what_is_missing_is_told(make: SimpleNamespace, tmp_path: Path) -> None:
     equality = found(0)
     equality["failures"] = [{"arm": "on", "outcome": "http_5xx", "count": 3, "example": "HTTP 500: \x1b[31mx"}]
-    text = plain(assemble(make.manifest(), make.points(), [], equality), tmp_path)
+    text = plain(assemble(make.manifest(), make.points(), [], equality))
     assert "on: 3 of the answers to compare are missing (http_5xx: HTTP 500: " in text
     assert "\x1b" not in text
 
@@ -75,7 +75,7 @@ def test_synthetic_acceptance_makes_it_meaningless(make: SimpleNamespace, tmp_pa
             point["speculation"]["synthetic"] = evidence
     summary = assemble(make.manifest(), points, [], found(12))
     assert summary["equality"]["status"] == summary["equality"]["arms"]["on"]["status"] == "meaningless"
-    text = plain(summary, tmp_path)
+    text = plain(summary)
     assert text.startswith("Users")
     assert "cannot be told: the server accepts drafts by a rule, not by its model" in text
     if isinstance(evidence, str):

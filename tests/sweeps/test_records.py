@@ -51,6 +51,7 @@ def test_sound_lines_and_those_that_a_kill_cut(tmp_path: Path) -> None:
         (line(event="point_started", arm="off", trial=1), "line 2 names no concurrency or no trial"),
         (line(event="point_started", **POINT | {"trial": True}), "line 2 names no concurrency or no trial"),
         (line(event="point_finished", **POINT), "line 2 does not say what the point has spent"),
+        (line(event="equality_asked", arm="a", reason=None), "line 2 does not say which arm was asked"),
         (line(event="point_failed", **POINT, spent={}), "line 2 does not say what the point has spent"),
         (line(event="point_finished", **POINT, spent=SPENT | {"usd": "1"}), "line 2 does not say what the point has"),
     ],

@@ -29,7 +29,8 @@ def check_of(
         {"concurrency": 1, "requests": 10}, arms={"off": endpoint, "on": endpoint}, check_equal=n, **sections
     )
     targets = {arm.name: target_of(arm, 32, {}, Timeouts(5.0, 5.0, 5.0), {}) for arm in sweep.arms}
-    manifest = {"schema_version": 1, "arms": {arm.name: {"slug": arm.slug} for arm in sweep.arms}}
+    arms_stored = {arm.name: {"slug": arm.slug} for arm in sweep.arms}
+    manifest = {"schema_version": 1, "arms": arms_stored, "load": {"levels": [1]}, "comparable": {}, "created_at": ""}
     store = RunStore.reopen(folder) if folder.exists() else RunStore.create(folder, manifest, "")
     heard: list[Event] = []
     measured, _ = split(load_prompts(sweep.workload))
