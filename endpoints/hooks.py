@@ -7,7 +7,7 @@ from pathlib import Path
 
 import aiohttp
 
-from endpoints.launching import Launched, LaunchError
+from endpoints.launching import ENDED_WELL, Launched, LaunchError
 from endpoints.look import looking
 from endpoints.target import Target, beside
 from profiles.models import Hook
@@ -63,6 +63,6 @@ async def _command(hook: Hook, target: Target, concurrency: int, log: Path) -> N
     finally:
         with suppress(OSError):
             await program.stop()
-    if how != "it ended with exit code 0":
+    if how != ENDED_WELL:
         lines = program.last_lines()
         raise HookError(f"{(hook.command or ('',))[0]}: {how}" + (f"; it said: {lines}" if lines else ""))

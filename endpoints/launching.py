@@ -30,6 +30,8 @@ from profiles.hosts import origin
 MARK = "ENDSWEEP_SERVER"
 """In the environment of all that a server consists of: the path of its log. Whoever has it is ours to kill."""
 
+ENDED_WELL = "it ended with exit code 0"
+
 _GUARDIAN = Path(__file__).with_name("guardian.py")
 _PAGE_S = 5.0
 _MOST_PAGE = 4 * 1024 * 1024  # bytes
@@ -217,7 +219,8 @@ async def bring_up(
         lines = target.scrub(server.last_lines())
         told = "" if server.pid is None else "; its log is empty"
         told = f"; the last lines of its log: {lines}" if lines else told
-        raise LaunchError(f"{exc}{told}") from None
+        hint = " (a server has to stay in the foreground)" if str(exc) == ENDED_WELL else ""
+        raise LaunchError(f"{exc}{hint}{told}") from None
     return found
 
 

@@ -104,6 +104,20 @@ def test_one_that_dies_at_start_shows_its_last_lines_at_once(log: Path) -> None:
     assert time.monotonic() - began < 30
 
 
+def test_one_that_puts_itself_into_the_background_is_told_not_to(log: Path) -> None:
+    async def go() -> str:
+        port = free_port()
+        words = [sys.executable, str(SERVER), str(port)]
+        behind = f"import subprocess; subprocess.Popen({words!r}, start_new_session=True)"
+        with pytest.raises(LaunchError) as raised:
+            server = Launched([sys.executable, "-c", behind], {}, None, log, 1.0)
+            await bring_up(server, target(port), 20.0, asyncio.Event())
+        return str(raised.value)
+
+    assert asyncio.run(go()).startswith("it ended with exit code 0 (a server has to stay in the foreground)")
+    assert belonging(log) == []
+
+
 def test_one_that_is_ready_and_dies_on_its_first_request(log: Path) -> None:
     why = up(log, "dies_on_request")
     assert why.startswith("it was ready, and at the first real request it ended with exit code 3")
