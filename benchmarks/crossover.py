@@ -206,8 +206,10 @@ def true_curve(config: EngineConfig, concurrency: int, requests: int) -> tuple[f
 
 @cache
 def prompt_sizes() -> list[int]:
-    measured, _ = split(load_prompts(a_sweep(0, LEVELS, SECONDS).workload))
-    return [prompt_tokens(len(p.text.encode()) + SALT_BYTES) for p in measured]
+    workload = a_sweep(0, LEVELS, SECONDS).workload
+    measured, _ = split(load_prompts(workload))
+    texts = ("".join(m.content for m in p.with_system(workload.system)) for p in measured)
+    return [prompt_tokens(len(text.encode()) + SALT_BYTES) for text in texts]
 
 
 def held(outcome: Outcome, metric: str) -> bool | None:

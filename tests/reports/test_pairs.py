@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from reports.beside import acceptance, length_bias, notes, shared_trials
-from reports.build import build
+from reports.build import build, build_many
 from reports.compared import category_table, level_table, sentences, speed_table
 from reports.comparison import compare
 from reports.pairs import Pairs, Sample, pair, paired, read_sample
@@ -212,3 +212,23 @@ def test_a_run_with_requests_shows_what_was_paired_everywhere(make, tmp_path):
     for name in ("report.html", "report.md"):
         text = (run / name).read_text()
         assert "TTFT by prompt" in text and "dialogue" in text and "more prompts a second" in text
+
+
+def test_arms_of_two_runs_are_paired_where_the_workload_is_the_same(make, tmp_path):
+    def stored(name: str, arm: str, pace: float, workload: str) -> Path:
+        manifest = make.manifest()
+        manifest["arms"] = {arm: manifest["arms"][arm]}
+        manifest["workload"]["hash"] = workload
+        run: Path = make.run(tmp_path / name, [make.point(arm, 1)], manifest=manifest)
+        stored_requests(run / "points" / arm / "c00001-t1" / "requests.parquet", pace)
+        return run
+
+    base, same, other = (
+        stored("a", "off", 5.0, "w"),
+        stored("b", "on", 4.0, "w"),
+        stored("c", "on", 4.0, "another workload"),
+    )
+    for run, ratio in ((same, 0.8), (other, None)):
+        (pair_found,) = build_many([base, run], tmp_path / f"with {run.name}")["comparison"]["pairs"]
+        found = pair_found["levels"][0]["paired"]["tpot_ms"]["ratio"]
+        assert found == (pytest.approx(ratio) if ratio else None)
