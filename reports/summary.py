@@ -68,7 +68,7 @@ def write(path: Path, content: str | bytes) -> None:
 
 def stored_samples(found: Iterable[tuple[Path, dict[str, Any]]], manifest: Mapping[str, Any]) -> Samples:
     """The requests of a run's points (folder, point), read when they are asked for."""
-    folders = {point_key(point): folder for folder, point in found}
+    folders = {point_key(point): folder for folder, point in found if is_measured(point)}  # an anchor has a twin
     workload = str(get(manifest, "workload", "hash"))
 
     def samples(point: Mapping[str, Any]) -> Sample | None:

@@ -17,6 +17,7 @@ from reports.build import build, build_many
 from reports.compared import category_table, level_table, sentences, speed_table
 from reports.comparison import compare
 from reports.pairs import Pairs, Sample, pair, paired, read_sample
+from reports.summary import stored_samples
 from sweeps.columns import SCHEMA, write_parquet
 from sweeps.frontier import frontier
 
@@ -232,3 +233,10 @@ def test_arms_of_two_runs_are_paired_where_the_workload_is_the_same(make, tmp_pa
         (pair_found,) = build_many([base, run], tmp_path / f"with {run.name}")["comparison"]["pairs"]
         found = pair_found["levels"][0]["paired"]["tpot_ms"]["ratio"]
         assert found == (pytest.approx(ratio) if ratio else None)
+
+
+def test_an_anchor_is_not_taken_for_the_point_it_repeats(make, tmp_path):
+    stored_requests(tmp_path / "requests.parquet", 5.0)
+    point = make.point("off", 1)
+    samples = stored_samples([(tmp_path, point), (tmp_path / "anchor", {**point, "kind": "anchor"})], make.manifest())
+    assert samples(point) is not None
