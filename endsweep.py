@@ -548,7 +548,7 @@ def _draw(run: Path, json: bool) -> None:
         draw(run)
     except DrawingError as exc:
         fail(f"the page is not drawn: {exc}; {again}")
-    except BaseException:
+    except (KeyboardInterrupt, SystemExit):
         _say(f"endsweep: interrupted while the page was drawn; {again}")
         raise
     finally:

@@ -30,8 +30,9 @@ def words(simulator: SimulatorProcess, run: Path, *more: str) -> list[str]:
 
 
 def test_the_sweeps_process_loads_nothing_that_draws(simulator: SimulatorProcess, tmp_path: Path) -> None:
+    arms = ["--arm", f"off={simulator.url}", "--arm", f"tuned={simulator.url}"]
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "endsweep", *words(simulator, tmp_path / "r")],
+        [sys.executable, "-X", "importtime", "-m", "endsweep", *words(simulator, tmp_path / "r", *arms)],
         capture_output=True,
         text=True,
         check=False,
