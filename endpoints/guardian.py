@@ -5,8 +5,9 @@ in a session of its own, and holds the input open. When the other end of it clos
 killed, it stops the command: SIGTERM to its group, and after `stop_seconds` SIGKILL to all that is left. On its
 standard output it says `started PID`, then `ended CODE` (negative: a signal), or `cannot REASON`.
 
-On Linux it adopts what loses its parent, so that descendants in sessions of their own are found too, and the command
-itself dies with the guardian.
+On Linux it adopts what loses its parent, so that descendants in sessions of their own are found too. The command itself
+dies with the guardian, and whatever else bears the server's mark is ended by a twin, which only waits for the guardian
+to be killed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _LINUX = sys.platform == "linux"
+MARK = "ENDSWEEP_SERVER"
+"""In the environment of all that a server consists of: the path of its log. Whoever has it is ours to kill."""
+
 _FAREWELL_S = 10.0  # for what was killed to be gone
 
 
@@ -40,6 +44,8 @@ def main() -> None:
         signal.signal(number, lambda number, _frame: asked.append(number))
     order = json.loads(_line())
     mother = os.getpid()
+    if _LINUX:
+        _leave_twin(order["env"][MARK])
 
     def in_child() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -75,6 +81,48 @@ def main() -> None:
     else:
         _say(f"ended {code}")
     _kill_all(child.pid, family)
+
+
+def _leave_twin(mark: str) -> None:
+    """A child that ends all that has the mark when we are gone; when we go in order, it goes before us."""
+    watched, ours = os.pipe()  # nobody but us has the end whose closing it waits for
+    if os.fork():
+        os.close(watched)
+        return
+    os.setsid()
+    for fd in (ours, 0, 1):  # who reads what we say has to see us go
+        os.close(fd)
+    signal.set_wakeup_fd(-1)
+    while os.read(watched, 1):
+        pass
+    kill_marked(mark)
+    os._exit(0)
+
+
+def kill_marked(mark: str) -> None:
+    """SIGKILL to every process whose environment has this mark, until there is none (elsewhere than on Linux none is
+    found)."""
+    for _ in range(200):
+        found = _marked(mark)
+        if not found:
+            return
+        for pid in found:
+            _signal(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _marked(mark: str) -> list[int]:
+    entry, found = f"{MARK}={mark}".encode(), []
+    if not Path("/proc/self/environ").exists():
+        return []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and int(process.name) != os.getpid():
+            try:
+                if entry in (process / "environ").read_bytes().split(b"\0"):
+                    found.append(int(process.name))
+            except OSError:
+                continue  # gone by now, or not ours
+    return found
 
 
 def _prctl() -> Any:

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,15 +19,13 @@ import aiohttp
 from tenacity import AsyncRetrying, RetryError, retry_if_result, stop_after_delay, wait_exponential
 
 from endpoints.findings import PreflightError, Probed, Say
+from endpoints.guardian import MARK, kill_marked
 from endpoints.look import looking, read
 from endpoints.pages import look_beside
 from endpoints.preflight import preflight
 from endpoints.target import Target, beside, join
 from profiles.errors import printable
 from profiles.hosts import origin
-
-MARK = "ENDSWEEP_SERVER"
-"""In the environment of all that a server consists of: the path of its log. Whoever has it is ours to kill."""
 
 ENDED_WELL = "it ended with exit code 0"
 
@@ -270,31 +267,6 @@ def free_port() -> int:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
         return port
-
-
-def kill_marked(mark: str) -> None:
-    """SIGKILL to every process whose environment has this mark, until there is none (elsewhere than on Linux none is
-    found)."""
-    for _ in range(200):
-        found = _marked(mark)
-        if not found:
-            return
-        for pid in found:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.01)
-
-
-def _marked(mark: str) -> list[int]:
-    entry, found = f"{MARK}={mark}".encode(), []
-    if not Path("/proc/self/environ").exists():
-        return []
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit() and int(process.name) != os.getpid():
-            with suppress(OSError):
-                if entry in (process / "environ").read_bytes().split(b"\0"):
-                    found.append(int(process.name))
-    return found
 
 
 def _how(code: int) -> str:

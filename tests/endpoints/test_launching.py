@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from endpoints.attempts import Timeouts
-from endpoints.launching import MARK, Launched, LaunchError, bring_up, free_port
+from endpoints.guardian import MARK
+from endpoints.launching import Launched, LaunchError, bring_up, free_port
 from endpoints.target import Target, target_of
 from profiles.loading import load_sweep
 
@@ -217,14 +218,13 @@ def test_our_own_kill_leaves_nothing(log: Path, tmp_path: Path, how: str) -> Non
         assert belonging(log)
         ourselves.kill()
     assert none_left(log)
-    end = time.monotonic() + 10
-    while Path(f"/proc/{guardian}").exists() and time.monotonic() < end:
-        time.sleep(0.02)
-    assert not Path(f"/proc/{guardian}").exists()
+    assert gone(guardian)
 
 
 @linux
-def test_what_a_run_left_that_was_killed_with_its_guardian_is_ended_by_the_next(log: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("twin_too", [False, True])
+def test_we_are_killed_together_with_the_guardian(log: Path, tmp_path: Path, twin_too: bool) -> None:
+    """The guardian's twin ends what is left; and where that is killed as well, the next start does."""
     pids = tmp_path / "pids"
     code = OURSELVES.format(
         root=str(ROOT), server=str(SERVER), port=str(free_port()), how="family", pids=str(pids), log=str(log)
@@ -234,9 +234,22 @@ def test_what_a_run_left_that_was_killed_with_its_guardian_is_ended_by_the_next(
         guardian = int(ourselves.stdout.readline())
         while not pids.exists():
             time.sleep(0.02)
-        os.kill(ourselves.pid, signal.SIGSTOP)  # neither sees the other go
+        children = Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split()
+        (twin,) = [pid for pid in children if b"guardian.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        os.kill(ourselves.pid, signal.SIGSTOP)  # so that neither sees the other go
+        if twin_too:
+            os.kill(int(twin), signal.SIGKILL)
         os.kill(guardian, signal.SIGKILL)
         ourselves.kill()
-    assert belonging(log), "its children in sessions of their own"
-    assert up(log, "well") == ""
-    assert belonging(log) == []
+    if twin_too:
+        assert belonging(log), "its children in sessions of their own"
+        assert up(log, "well") == ""
+    assert none_left(log)
+    assert gone(int(twin))
+
+
+def gone(pid: int) -> bool:
+    end = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    return not Path(f"/proc/{pid}").exists()
