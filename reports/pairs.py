@@ -16,6 +16,7 @@ import pyarrow as pa
 from reports.points import Point
 from reports.speedup import LEAST_TRIALS, LEVEL, paired_trials
 from sweeps.arrow import Ints
+from sweeps.distributions import student_t
 from sweeps.intervals import LEAST_BLOCKS
 from sweeps.metrics import tpot_ms, ttft_ms
 from sweeps.requests import Floats, Requests, read_requests
@@ -154,9 +155,7 @@ def _speed_up(trials: Sequence[Pairs], latency: str, category: str | None) -> di
 def _half_width(total: Floats, size: Ints) -> float:
     """Of the mean's 95 % interval, from the sums and sizes of k blocks: Student's t with k - 1 degrees of freedom over
     the blocks' residuals (the ratio estimator's variance: Cochran, Sampling Techniques, 3rd ed., section 6.3)."""
-    from scipy.special import stdtrit  # here, since a run's start should not wait for it
-
     k, n = len(total), size.sum()
     residuals = total - size * (total.sum() / n)
     spread = math.sqrt(float((residuals**2).sum()) * k / (k - 1)) / float(n)
-    return float(stdtrit(k - 1, (1 + LEVEL) / 2)) * spread
+    return student_t(k - 1, (1 + LEVEL) / 2) * spread

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from reports.points import Estimate
+from sweeps.distributions import student_t
 
 LEVEL = 0.95
 LEAST_TRIALS = 3  # two would leave an interval 12.7 standard errors wide on either side
@@ -48,12 +49,10 @@ def difference(base: tuple[float, float, float], arm: tuple[float, float, float]
 
 def paired_trials(logs: Sequence[float]) -> tuple[float, float, float]:
     """(mean, low, high) of n >= 2 paired log ratios, by Student's t with n - 1 degrees of freedom."""
-    from scipy.special import stdtrit  # here: most runs have one trial
-
     n = len(logs)
     mean = math.fsum(logs) / n
     spread = math.sqrt(math.fsum((x - mean) ** 2 for x in logs) / (n - 1) / n)
-    half = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * spread
+    half = student_t(n - 1, (1 + LEVEL) / 2) * spread
     return mean, mean - half, mean + half
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from endpoints.outcomes import Outcome
+from sweeps.arrow import of_values
 from sweeps.files import write_atomically
 
 
@@ -64,9 +65,9 @@ def answers_path(run: Path, slug: str) -> Path:
 
 def write_answers(path: Path, answers: Iterable[Answer]) -> None:
     """Write them whole or not at all, with the folder they go to. Raises OSError."""
-    rows = [tuple(map(_storable, astuple(answer))) for answer in answers]
+    rows = [astuple(answer) for answer in answers]
     columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
-    arrays = [pa.array(list(values), kind.type) for values, kind in zip(columns, SCHEMA, strict=True)]
+    arrays = [of_values(values, kind.type) for values, kind in zip(columns, SCHEMA, strict=True)]
     table = pa.Table.from_arrays(arrays, schema=SCHEMA)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
@@ -75,12 +76,8 @@ def write_answers(path: Path, answers: Iterable[Answer]) -> None:
 def read_answers(path: Path) -> list[Answer]:
     """The stored answers; none where there is no file, or where what is there is no such table."""
     try:
-        rows: list[Mapping[str, Any]] = pq.read_table(path, schema=SCHEMA).to_pylist()
+        with pq.ParquetFile(path) as file:
+            rows: list[Mapping[str, Any]] = file.read().to_pylist() if file.schema_arrow.equals(SCHEMA) else []
     except (OSError, pa.ArrowException):
         return []
     return [Answer(**row) for row in rows]
-
-
-def _storable(value: Any) -> Any:
-    """What UTF-8 cannot hold (a lone surrogate) becomes a question mark."""
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

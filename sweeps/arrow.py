@@ -7,6 +7,7 @@ that costs more than all the rest of a point's analysis.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,19 @@ def lists(sizes: Ints, values: Ints, valid: Bools | None = None) -> pa.Array:
     """Lists of int64: `values` cut into `sizes`; a list that is not `valid` is null (its size must be 0)."""
     kind = pa.list_(pa.int64())
     return pa.Array.from_buffers(kind, len(sizes), [_bits(valid), pa.py_buffer(_ends(sizes))], children=[ints(values)])
+
+
+def of_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Python values, None where there is none, as a column of int64, bool (null: false), lists of int64, or text."""
+    if kind == pa.string():
+        return texts(values)
+    if kind == pa.bool_():
+        return flags(np.array([bool(v) for v in values], bool))
+    valid = np.array([v is not None for v in values], bool)
+    if kind == pa.int64():
+        return ints(np.array([v or 0 for v in values], np.int64), valid)
+    sizes = np.array([len(v or ()) for v in values], np.int64)
+    return lists(sizes, np.array([x for v in values for x in v or ()], np.int64), valid)
 
 
 def to_ints(column: pa.Array | pa.ChunkedArray, null: int = -1) -> Ints:

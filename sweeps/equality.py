@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sweeps.answers import Answer
+from sweeps.distributions import beta_quantile, binomial_cdf
 
 LEVEL, ALPHA = 0.95, 0.05
 TEST = "exact McNemar test, one-sided"
@@ -239,18 +240,14 @@ def _counts(found: Mapping[str, Difference]) -> dict[str, Any]:
 
 def _p_value(only_arm: int, only_base: int) -> float:
     """P(X >= only_arm) of X ~ Bin(only_arm + only_base, 1/2)."""
-    from scipy.special import bdtrc  # here, since a run's start should not wait for it
-
-    return float(bdtrc(only_arm - 1, only_arm + only_base, 0.5)) if only_arm else 1.0
+    return float(binomial_cdf(only_arm + only_base, 0.5)[only_base])  # by symmetry: as many as of the others, or fewer
 
 
 def _interval(k: int, n: int) -> tuple[float, float]:
     """The exact interval of a share of which k in n were seen, by quantiles of the beta distribution."""
-    from scipy.special import betaincinv
-
-    low = betaincinv(k, n - k + 1, ALPHA / 2) if k else 0.0
-    high = betaincinv(k + 1, n - k, 1 - ALPHA / 2) if k < n else 1.0
-    return float(low), float(high)
+    low = beta_quantile(k, n - k + 1, ALPHA / 2) if k else 0.0
+    high = beta_quantile(k + 1, n - k, 1 - ALPHA / 2) if k < n else 1.0
+    return low, high
 
 
 def _where(found: Mapping[str, Difference]) -> dict[str, Any]:

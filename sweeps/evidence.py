@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from endpoints.counters import COUNTERS, GAUGES, PER_POSITION, Labels, Reading, position_of
-from sweeps.arrow import Bools, Ints
+from sweeps.arrow import Bools, Ints, floats, ints, texts
 from sweeps.columns import USAGE
 from sweeps.requests import Requests
 from sweeps.watch import Observed
@@ -361,10 +361,9 @@ def telemetry_table(observed: Observed, duration_ns: int) -> pa.Table:
     """`telemetry.parquet`: every reading, a row a series. The one before stands at -1 ns, the last at the end."""
     readings = [(-1, observed.before), *observed.samples, (duration_ns, observed.after)]
     rows = [row for at, reading in readings if reading is not None for row in _rows(at, reading)]
-    columns = list(zip(*rows, strict=True)) or [()] * len(TELEMETRY)
-    return pa.Table.from_arrays(
-        [pa.array(c, f.type) for c, f in zip(columns, TELEMETRY, strict=True)], schema=TELEMETRY
-    )
+    at, quantity, labels, value = list(zip(*rows, strict=True)) or [()] * len(TELEMETRY)
+    columns = [ints(np.array(at, np.int64)), texts(quantity), texts(labels), floats(np.array(value, float))]
+    return pa.Table.from_arrays(columns, schema=TELEMETRY)
 
 
 def _rows(at: int, reading: Reading) -> Iterator[tuple[int, str, str, float]]:

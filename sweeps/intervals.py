@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sweeps.arrow import Ints
+from sweeps.distributions import binomial_cdf
 from sweeps.metrics import Mask, Span, tpot_ms, ttft_ms, window_bins
 from sweeps.requests import Floats, Requests
 from sweeps.tallies import TokenBins
@@ -178,17 +179,6 @@ def _ranks(n: int, q: float) -> tuple[int, int] | None:
     low = int(np.searchsorted(below, tail, side="right"))
     high = int(np.searchsorted(below, 1 - tail, side="left")) + 1
     return (low, high) if low >= 1 and high <= n else None
-
-
-def binomial_cdf(n: int, q: float) -> Floats:
-    """P(X <= k) of a binomial (n, q), 0 < q < 1, for k = 0..n, shape (n + 1,): outward from the likeliest k by the
-    ratios of neighbours, P(k + 1) / P(k) = (n - k) / (k + 1) * q / (1 - q). (To load scipy for it takes longer than
-    all the rest of a point's analysis.)"""
-    k, top = np.arange(n), int(n * q)
-    ratios = np.log((n - k) / (k + 1) * (q / (1 - q)))
-    terms = np.exp(np.concatenate([-np.cumsum(ratios[:top][::-1])[::-1], [0.0], np.cumsum(ratios[top:])]))
-    cdf: Floats = np.cumsum(terms) / terms.sum()
-    return cdf
 
 
 def _least(q: float) -> int:

@@ -30,7 +30,7 @@ def words(simulator: SimulatorProcess, run: Path, *more: str) -> list[str]:
 
 
 def test_the_sweeps_process_loads_nothing_that_draws(simulator: SimulatorProcess, tmp_path: Path) -> None:
-    arms = ["--arm", f"off={simulator.url}", "--arm", f"tuned={simulator.url}"]
+    arms = ["--arm", f"off={simulator.url}", "--arm", f"tuned={simulator.url}", "--trials", "2", "--check-equal", "4"]
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "endsweep", *words(simulator, tmp_path / "r", *arms)],
         capture_output=True,

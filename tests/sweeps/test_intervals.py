@@ -12,7 +12,6 @@ from scipy.stats import binom
 
 from sweeps.intervals import (
     LEAST_BLOCKS,
-    binomial_cdf,
     block_edges,
     order_statistic,
     point_intervals,
@@ -41,12 +40,6 @@ def test_ranks_leave_at_most_2_5_percent_on_each_side(n: int, q: float) -> None:
     assert below(low - 1) <= 0.025 < below(low)
     # P(the high-th smallest lies below the quantile) = P(`high` values or more at or below it).
     assert 1 - below(high - 1) <= 0.025 < 1 - below(high - 2)
-
-
-@pytest.mark.parametrize("n", [1, 36, 1000, 1_000_000])
-@pytest.mark.parametrize("q", [0.1, 0.5, 0.9, 0.99])
-def test_the_binomial_is_the_librarys(n: int, q: float) -> None:
-    assert np.allclose(binomial_cdf(n, q), binom(n, q).cdf(np.arange(n + 1)), rtol=0, atol=1e-9)
 
 
 def test_order_statistics_hold_the_quantile_as_often_as_they_say() -> None:
