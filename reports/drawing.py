@@ -10,7 +10,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from reports.summary import ReportError, read_summary
 
@@ -25,8 +27,11 @@ class DrawingError(Exception):
 def draw(run: Path) -> None:
     """Write what belongs to a run's `summary.json` beside it, in a child process, and wait for that to end.
 
-    Raises DrawingError. However the wait ends, the child ends with it and leaves no half-written file.
+    For the main thread. Raises DrawingError. However the wait ends, also by a signal, the child ends with it and leaves
+    no half-written file.
     """
+    came: list[int] = []  # while the child is being started, when an exception would lose it
+    before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in (signal.SIGINT, signal.SIGTERM)}
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     try:
         child = subprocess.Popen(
@@ -38,8 +43,12 @@ def draw(run: Path) -> None:
             start_new_session=True,  # Ctrl-C is for the parent
         )
     except OSError as exc:
+        _heed(before)
         raise DrawingError(f"no process can be started for it: {exc.strerror or exc}") from None
     try:
+        _heed(before)
+        for number in came:
+            signal.raise_signal(number)
         said = child.communicate()[1].decode("utf-8", "replace").strip()
     finally:
         _end(child)
@@ -49,6 +58,11 @@ def draw(run: Path) -> None:
         raise DrawingError(_why(child.returncode, said))
 
 
+def _heed(handlers: Mapping[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
 def _end(child: subprocess.Popen[bytes]) -> None:
     if child.poll() is not None:
         return
@@ -56,6 +70,8 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     try:
         child.wait(_FAREWELL_S)
     except subprocess.TimeoutExpired:
+        pass
+    finally:
         child.kill()
         child.wait()
 
