@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from profiles.errors import ProfileError
 
@@ -23,11 +23,12 @@ class TokenCounter:
 
         No special tokens are added. A fragment may have none, where it is only part of a token.
         """
-        ends = np.cumsum([len(text) for text in fragments])
+        ends = list(accumulate(len(text) for text in fragments))
         encoding = self._tokenizer.encode("".join(fragments), add_special_tokens=False)
-        last = [max(end - 1, 0) for _, end in encoding.offsets]  # the token's last character
-        owner = np.searchsorted(ends, last, side="right")
-        return [int(n) for n in np.bincount(owner, minlength=len(fragments))[: len(fragments)]]
+        counts = [0] * len(fragments)
+        for _, end in encoding.offsets:
+            counts[bisect_right(ends, max(end - 1, 0))] += 1  # by the token's last character
+        return counts
 
 
 @lru_cache(8)
