@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sweeps.answers import Answer
-from sweeps.distributions import beta_quantile, binomial_cdf
+from sweeps.distributions import beta_quantile
 
 LEVEL, ALPHA = 0.95, 0.05
 TEST = "exact McNemar test, one-sided"
@@ -240,7 +240,8 @@ def _counts(found: Mapping[str, Difference]) -> dict[str, Any]:
 
 def _p_value(only_arm: int, only_base: int) -> float:
     """P(X >= only_arm) of X ~ Bin(only_arm + only_base, 1/2)."""
-    return float(binomial_cdf(only_arm + only_base, 0.5)[only_base])  # by symmetry: as many as of the others, or fewer
+    n = only_arm + only_base
+    return float(sum(math.comb(n, k) for k in range(only_base + 1)) / 2**n)  # by symmetry, and exact
 
 
 def _interval(k: int, n: int) -> tuple[float, float]:
