@@ -145,11 +145,11 @@ class Attempts(ABC):
                 exchange.outcome, exchange.error = Outcome.ERROR_EVENT, reply.error
             exchange.ended_ns = exchange.ended_ns or self._now()
             _copy(reply, exchange)
-            if self._counter is not None:
-                _count(reply, exchange, self._counter)
-                if not self._keep_text:
-                    exchange.text = exchange.token_ids = None
+            if not self._keep_text:
+                exchange.text = exchange.token_ids = None
             _clean(exchange, self._scrub)
+        if self._counter is not None and exchange.outcome is Outcome.OK:
+            await _count(reply, exchange, self._counter)
         return exchange.reused and not began and exchange.outcome is Outcome.RESET
 
     @abstractmethod
@@ -203,11 +203,12 @@ def _clean(exchange: Exchange, scrub: Callable[[str], str] | None) -> None:
             setattr(exchange, name, (scrub(said) if scrub else said)[: limits.get(name, _NAME_TEXT)])
 
 
-def _count(reply: Reply, exchange: Exchange, counter: TokenCounter) -> None:
+async def _count(reply: Reply, exchange: Exchange, counter: TokenCounter) -> None:
+    """In a thread, which a tokenizer leaves the interpreter to others in: arrivals of other streams are stamped on."""
     fragments = reply.fragments
     if not fragments:
         return
-    counts = counter.count(fragments)
+    counts = await asyncio.to_thread(counter.count, fragments)
     exchange.counted_tokens = sum(counts)
     if exchange.chunk_tokens is None and exchange.counted_tokens:
         exchange.chunk_tokens = counts

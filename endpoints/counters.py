@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from math import isfinite
 from typing import Any
 
 import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
-COUNTERS = ("drafts", "draft_tokens", "accepted_tokens", "generated_tokens", "prefix_queries", "prefix_hits")
+COUNTERS = (
+    "drafts",
+    "draft_tokens",
+    "accepted_tokens",
+    "generated_tokens",
+    "prefix_queries",
+    "prefix_hits",
+    "prefix_misses",
+)
 """Quantities that only grow. Tokens but for `drafts`: how often a draft was verified."""
 PER_POSITION = "accepted_per_position"
 """The same of one draft position each (from 0)."""
@@ -45,7 +54,8 @@ _SERIES: Mapping[str, tuple[str, ...]] = {
         "dynamo_frontend_output_tokens",
         "tgi_request_generated_tokens_sum",
     ),
-    "prefix_queries": ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries", "llamacpp:prompt_tokens"),
+    "prefix_queries": ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries"),
+    "prefix_misses": ("llamacpp:prompt_tokens",),  # those that were cached are not in it
     "prefix_hits": ("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits", "llamacpp:prompt_tokens_cached"),
     "running": (
         "vllm:num_requests_running",
@@ -87,6 +97,7 @@ _MODEL_LABELS = ("model_name", "model")
 _POSITION_LABELS = ("position", "token_position")
 _BORN = "_created"  # the twin of a counter: when it was set to zero
 
+_ENDS = re.compile(rb"[{ \t]")  # of a series' name
 _PREFIX = re.compile(r"(vllm|sglang|llamacpp|trtllm|dynamo|tgi)[:_]")
 
 Labels = tuple[tuple[str, str], ...]
@@ -115,22 +126,30 @@ class Reading:
         return (self.total("running") or 0.0) + (self.total("waiting") or 0.0)
 
 
-def reading_of(page: bytes, names: Mapping[str, str] | None = None, model: str | None = None) -> Reading | None:
+def wanted_lines(page: bytes, names: Mapping[str, str] | None = None) -> bytes:
+    """The lines of a page, or of a part of it, that are of known quantities: pages of a busy server have thousands of
+    others, and this runs beside the load. JSON is passed through."""
+    if page.lstrip()[:1] == b"[":
+        return page
+    wanted = _wanted(tuple(sorted((names or {}).items())))
+    return b"\n".join(line for line in page.split(b"\n") if _ENDS.split(line, maxsplit=1)[0] in wanted.lines)
+
+
+def reading_of(page: bytes, names: Mapping[str, str] | None = None) -> Reading | None:
     """What a page of metrics says, or None when it holds nothing of this kind.
 
-    `names`: the profile's own mapping, quantity -> series name, laid over the known ones. `model`: where series are
-    told apart by model and one is of this name, only its own are read.
+    `names`: the profile's own mapping, quantity -> series name, laid over the known ones. What is not finite is
+    passed over.
     """
     if page.lstrip()[:1] == b"[":
         return _iterations(page)
     wanted = _wanted(tuple(sorted((names or {}).items())))
-    text = page.decode("utf-8", "replace")
-    # Only the lines that are wanted are parsed: pages of a busy server have thousands, and this runs beside the load.
-    lines = "\n".join(match.group(0) for match in wanted.pattern.finditer(text))
+    text = wanted_lines(page, names).decode("utf-8", "replace")
     try:
-        samples = [s for family in text_string_to_metric_families(lines + "\n") for s in family.samples]
+        families = list(text_string_to_metric_families(text + "\n"))
     except ValueError:
         return None
+    samples = [s for family in families for s in family.samples if isfinite(s.value)]
     values: dict[str, dict[Labels, float]] = {}
     born: dict[str, dict[Labels, float]] = {}
     for quantity, choices in wanted.series.items():
@@ -138,11 +157,33 @@ def reading_of(page: bytes, names: Mapping[str, str] | None = None, model: str |
             mine = [s for s in samples if s.name in (name, f"{name}_total")]
             if not mine:
                 continue
-            values[quantity] = _by_labels(mine, model)
-            born[quantity] = _by_labels([s for s in samples if s.name == name.removesuffix("_total") + _BORN], model)
+            values[quantity] = _by_labels(mine)
+            born[quantity] = _by_labels([s for s in samples if s.name == name.removesuffix("_total") + _BORN])
             break
     engine = next((found[1] for s in samples if (found := _PREFIX.match(s.name))), None)
     return Reading(values, born, {}, engine) if values else None
+
+
+def of_model(readings: Sequence[Reading], model: str) -> list[Reading]:
+    """The readings of one server with only this model's series, where its last reading tells series apart by model and
+    has one of this name; a router's page holds those of all its models."""
+    own = {
+        quantity
+        for quantity, series in readings[-1].values.items()
+        if any((name, model) in labels for labels in series for name in _MODEL_LABELS)
+    }
+
+    def kept(quantities: Mapping[str, Mapping[Labels, float]]) -> dict[str, dict[Labels, float]]:
+        return {
+            quantity: {
+                labels: value
+                for labels, value in series.items()
+                if quantity not in own or any((name, model) in labels for name in _MODEL_LABELS)
+            }
+            for quantity, series in quantities.items()
+        }
+
+    return [replace(reading, values=kept(reading.values), born=kept(reading.born)) for reading in readings]
 
 
 def together(readings: Sequence[Reading]) -> Reading:
@@ -175,23 +216,18 @@ def position_of(labels: Labels) -> int | None:
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     series: Mapping[str, tuple[str, ...]]
-    pattern: re.Pattern[str]
+    lines: frozenset[bytes]  # what such a line begins with, up to its labels or value
 
 
 @lru_cache(8)
 def _wanted(names: tuple[tuple[str, str], ...]) -> _Wanted:
     series = {**_SERIES, **{quantity: (name,) for quantity, name in names}}
-    every = sorted({name for choices in series.values() for name in choices}, key=len, reverse=True)
-    choice = "|".join(map(re.escape, every))
-    return _Wanted(
-        series, re.compile(rf"^(?:{choice})(?:_total|{_BORN})?(?:\{{[^\n]*\}})?[ \t]+\S[^\n]*$", re.MULTILINE)
-    )
+    every = {name for choices in series.values() for name in choices}
+    return _Wanted(series, frozenset((name + end).encode() for name in every for end in ("", "_total", _BORN)))
 
 
-def _by_labels(samples: Iterable[Any], model: str | None) -> dict[Labels, float]:
-    found = {tuple(sorted(s.labels.items())): float(s.value) for s in samples}
-    own = {labels: value for labels, value in found.items() if any((name, model) in labels for name in _MODEL_LABELS)}
-    return own or found
+def _by_labels(samples: Iterable[Any]) -> dict[Labels, float]:
+    return {tuple(sorted(s.labels.items())): float(s.value) for s in samples}
 
 
 def _iterations(page: bytes) -> Reading | None:
@@ -226,4 +262,4 @@ def _iterations(page: bytes) -> Reading | None:
 
 def _number(of: Mapping[str, Any], name: str) -> float:
     value = of.get(name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) else 0.0

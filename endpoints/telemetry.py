@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -11,7 +12,7 @@ from dataclasses import replace
 import aiohttp
 from aiohttp.client import ClientSession
 
-from endpoints.counters import Reading, reading_of, together
+from endpoints.counters import Reading, reading_of, together, wanted_lines
 from endpoints.engines import METRICS_PAGES
 from endpoints.look import looking, read
 from endpoints.target import Target, at_root, beside
@@ -19,6 +20,7 @@ from profiles.hosts import origin
 
 _MOST_BYTES = 16 * 1024 * 1024
 _SECONDS = 5.0
+_PIECE = 64 * 1024  # bytes that are looked through at a time
 
 
 class ServerMetrics:
@@ -26,12 +28,15 @@ class ServerMetrics:
 
     def __init__(self, target: Target, urls: Sequence[str]) -> None:
         self.unread = ""  # why the last look brought nothing
+        self.cost_s = 0.0  # of this process's time, that the last look took in one piece
+        self.model = target.shape.model
         self._pages = [_Page(target, url) for url in urls]
 
     async def read(self) -> Reading | None:
         """One look at every replica; None, with the reason in `unread`, when one brings nothing. Never raises for what
         a server does."""
         found = await asyncio.gather(*(page.read() for page in self._pages))
+        self.cost_s = max(page.cost_s for page in self._pages)
         self.unread = "; ".join(page.unread for page in self._pages if page.unread)
         readings = [reading for reading in found if reading is not None]
         return together(readings) if len(readings) == len(found) else None
@@ -44,7 +49,7 @@ class ServerMetrics:
 
 class _Page:
     def __init__(self, target: Target, url: str) -> None:
-        self.unread = ""
+        self.unread, self.cost_s = "", 0.0
         if origin(url) != origin(target.url):  # gets nothing that is meant for the endpoint: no key, no certificate
             target = replace(target, headers={}, tls=ssl.create_default_context())
         self._target, self._url = target, url
@@ -64,9 +69,24 @@ class _Page:
         if page.status != 200:
             self._miss(f"it answers {page.status}")
             return None
-        found = reading_of(page.body, self._target.metrics, self._target.shape.model)
+        found = await self._parsed(page.body)
         if found is None:
             self._miss("it names no counter that is known")
+        return found
+
+    async def _parsed(self, body: bytes) -> Reading | None:
+        """Piece by piece, so that bytes of the load that arrive meanwhile are stamped in between."""
+        self.cost_s, kept, at = 0.0, [], 0
+        while at < len(body):
+            began = time.perf_counter()
+            end = body.find(b"\n", at + _PIECE) + 1 if body[:1] != b"[" else 0
+            kept.append(wanted_lines(body[at : end or len(body)], self._target.metrics))
+            at = end or len(body)
+            self.cost_s = max(self.cost_s, time.perf_counter() - began)
+            await asyncio.sleep(0)
+        began = time.perf_counter()
+        found = reading_of(b"\n".join(kept), self._target.metrics)
+        self.cost_s = max(self.cost_s, time.perf_counter() - began)
         return found
 
     def _miss(self, why: str) -> None:
@@ -82,11 +102,15 @@ async def find_metrics(target: Target) -> tuple[str, ...]:
     if target.metrics_url:
         return target.metrics_url
     beside_it = [beside(target.url, route) for route in METRICS_PAGES]
+    empty: tuple[str, ...] = ()  # a page that hands counts out once has none when nothing has run
     for url in dict.fromkeys([*beside_it, at_root(target.url, METRICS_PAGES[0])]):
         metrics = ServerMetrics(target, [url])
         try:
-            if await metrics.read() is not None:
-                return (url,)
+            found = await metrics.read()
         finally:
             await metrics.close()
-    return ()
+        if found is not None and (found.values or found.added):
+            return (url,)
+        if found is not None:
+            empty = empty or (url,)
+    return empty

@@ -248,6 +248,7 @@ class MetricNames(Strict):
     generated_tokens: Text | None = None
     prefix_queries: Text | None = None
     prefix_hits: Text | None = None
+    prefix_misses: Text | None = None
     running: Text | None = None
     waiting: Text | None = None
     kv_use: Text | None = None

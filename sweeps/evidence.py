@@ -19,6 +19,8 @@ from sweeps.watch import Observed
 
 _SLACK = 0.05  # of the tokens, by which a server's count and ours may differ
 _SLACK_TOKENS = 64
+_SILENT_SAMPLES = 10  # a second apart, before a gauge that stays at zero means something
+_GAUGE = "the server's own mean of its last steps, sampled once a second"
 TELEMETRY = pa.schema(
     [("at_ns", pa.int64()), ("quantity", pa.string()), ("labels", pa.string()), ("value", pa.float64())]
 )
@@ -52,8 +54,9 @@ class Evidence:
     expected: int  # by us, at most: all that failed or cancelled requests asked for with it
     server: Mapping[str, Any]
     broken: str | None
-    restless: bool  # requests were running at the server before any was sent
-    tells: bool  # whether this server would show it if it speculated
+    restless: bool  # the server was at work before anything was sent
+    silent: bool  # a server that shows its speculation when it is on shows none
+    ever_drafted: bool  # before or in this point, as far as its counters say
     source: str = "none"
     reason: str | None = None
     acceptance_length: float | None = None
@@ -84,7 +87,7 @@ class Evidence:
         """Whether it was seen to speculate; None where nothing tells."""
         if self.draft_tokens is not None:
             return self.draft_tokens > 0
-        return (self.acceptance_length or 1.0) > 1.0 if self.source == "gauge" else None
+        return True if self.source == "gauge" else None
 
     @property
     def most_per_step(self) -> int | None:
@@ -133,19 +136,24 @@ def evidence_of(r: Requests, bursts: Ints, observed: Observed | None, speculates
         expected=expected,
         server=_server(observed, growth),
         broken=growth.broken,
-        restless=observed.restless_before,
-        tells=_tells(observed, growth, replies),
+        restless=observed.restless,
+        silent=_silent(observed, growth),
+        ever_drafted=bool(observed.after and (observed.after.total("draft_tokens") or 0.0) > 0),
     )
     why_not = _distrust(found, growth, observed)
     if why_not is None:
-        return _drafted(found, "counters", growth.grown, growth.per_position)
+        told = _drafted(found, "counters", growth.grown, growth.per_position)
+        gauge = _mean_gauge(observed, "tokens_per_step_gauge")
+        if told.draft_tokens and told.acceptance_length is None and gauge is not None:
+            return replace(told, acceptance_length=gauge, reason=f"the length: {_GAUGE}")
+        return told
     if replies is not None and (replies["draft_tokens"] or not growth.grown):
         return _drafted(found, "replies", replies)
-    if (gauge := _mean_gauge(observed, "tokens_per_step_gauge") or 0.0) > 1.0:
+    if (gauge := _mean_gauge(observed, "tokens_per_step_gauge")) is not None:
         return replace(
             found,
             source="gauge",
-            reason="the server's own mean of its last steps, sampled once a second",
+            reason=_GAUGE,
             acceptance_length=gauge,
             acceptance_rate=_mean_gauge(observed, "acceptance_gauge"),
         )
@@ -197,7 +205,11 @@ def growth_of(observed: Observed) -> Growth:
         return Growth(
             broken=None if before is None else f"the counters could not be read afterwards ({observed.unread})"
         )
+    if observed.disagree:
+        return Growth(broken="the page shows less from one look to the next: several processes answer behind it")
     added = [reading.added for _, reading in observed.samples] + [after.added]
+    if any(added) and observed.missed:
+        return Growth(broken="a look at counts that are handed out once brought nothing")
     if any(added):
         return Growth({q: sum(a.get(q, 0.0) for a in added) for q in COUNTERS if any(q in a for a in added)})
     chain = [before, *(reading for _, reading in observed.samples), after]
@@ -305,21 +317,28 @@ def _by_category(r: Requests, bursts: Ints) -> dict[str, dict[str, Any]]:
     return dict(sorted(found.items()))
 
 
-def _tells(observed: Observed, growth: Growth, replies: Mapping[str, float] | None) -> bool:
-    """Engines that would show speculation if there were any: those whose other series are vLLM's or llama.cpp's, or
-    whose replies carry timings."""
-    return growth.broken is None and (
-        "draft_tokens" in growth.grown or replies is not None or (bool(growth.grown) and _shows_when_on(observed))
+def _silent(observed: Observed, growth: Growth) -> bool:
+    """Whether a server that would show it shows no sign of speculation: vLLM has its series only when it is on, and
+    SGLang's gauge leaves zero within a few dozen steps."""
+    after = observed.after
+    if after is None or growth.broken is not None or "draft_tokens" in after.values:
+        return False
+    if after.engine == "vllm":
+        return bool(growth.grown)
+    gauges = [r.values.get("tokens_per_step_gauge") for _, r in observed.samples if r.busy]
+    if after.engine != "sglang" or len(gauges) < _SILENT_SAMPLES:
+        return False
+    return not any(
+        value for found in [*gauges, after.values.get("tokens_per_step_gauge")] for value in (found or {}).values()
     )
 
 
-def _shows_when_on(observed: Observed) -> bool:
-    return observed.after is not None and observed.after.engine in ("vllm", "sglang")
-
-
 def _mean_gauge(observed: Observed, quantity: str) -> float | None:
-    """Mean over the samples at which requests ran."""
-    values = [v for _, s in observed.samples if s.busy and (v := _mean(s, quantity)) is not None]
+    """Mean over the samples at which requests ran, of what an engine has renewed (0 is what it begins with); without
+    any, the reading afterwards."""
+    values = [v for _, s in observed.samples if s.busy and (v := _mean(s, quantity))]
+    if not values and observed.after is not None:
+        return _mean(observed.after, quantity) or None
     return float(np.mean(values)) if values else None
 
 
@@ -334,7 +353,8 @@ def _server(observed: Observed, growth: Growth) -> dict[str, Any]:
         [v for _, s in observed.samples if (v := s.total(q)) is not None] for q in ("running", "waiting")
     )
     kv = [v for _, s in observed.samples if (v := _mean(s, "kv_use")) is not None]
-    queries, hits = growth.grown.get("prefix_queries"), growth.grown.get("prefix_hits")
+    hits, misses = growth.grown.get("prefix_hits"), growth.grown.get("prefix_misses")
+    queries = growth.grown.get("prefix_queries") if misses is None else (hits or 0.0) + misses
     after = observed.after
     replicas = (
         max((len(after.values[q]) for q in ("generated_tokens", "running") if q in after.values), default=0)

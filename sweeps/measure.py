@@ -44,6 +44,8 @@ class Watch(Protocol):
 
     async def after(self) -> Observed: ...
 
+    def hurry(self) -> None: ...
+
     async def stop(self) -> None: ...
 
 
@@ -110,6 +112,12 @@ class Measurement:
         )
         self.loop = ClosedLoop(planned.load, feed, transport, clock, limits, on_ended, self._spool.add)
 
+    def stop(self, reason: str) -> None:
+        """End the point now; what it has is still judged, as interrupted."""
+        self.loop.stop(reason)
+        if self._watch is not None:
+            self._watch.hurry()
+
     async def run(self) -> Measured:
         """Load the endpoint, then judge what came back. Raises OSError when the spool cannot write."""
         if self._watch is not None:
@@ -128,6 +136,8 @@ class Measurement:
                 health = await self._monitor.stop(self.loop.window.t0_ns, self.loop.window.t1_ns)
             if self._watch is not None:
                 await self._watch.stop()
+        if self._watch is not None and result.cut_short is not None:
+            self._watch.hurry()
         observed = None if self._watch is None else await self._watch.after()
         sweep, arm, key, window = self._sweep, self._arm, self._planned.key, result.window
         for name in ("t0_ns", "t1_ns"):

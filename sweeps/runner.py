@@ -90,7 +90,7 @@ class SweepRun:
         self._arms = {arm.name: arm for arm in sweep.arms}
         self._lanes = {arm.name: _Lane() for arm in sweep.arms}
         self._budget = Budget(sweep.limits)
-        self._running: ClosedLoop | None = None
+        self._running: Measurement | None = None
         self._asking: asyncio.Task[int] | None = None
         self._check: SameCheck | None = None
         self._stopped: str | None = None
@@ -234,13 +234,13 @@ class SweepRun:
             earlier=lane.earlier,
             spool=spool,
         )
-        self._running = measurement.loop
+        self._running = measurement
         if self._stopped is not None:  # while workers were starting
-            measurement.loop.stop(self._stopped)
+            measurement.stop(self._stopped)
         gc.collect()
         gc.freeze()  # what lives now will live on: the collector need not look at it while the point runs
         ticker = asyncio.create_task(self._tell_progress(measurement.loop, key))
-        watcher = self._servers.watch(key.arm, measurement.loop.stop)
+        watcher = self._servers.watch(key.arm, measurement.stop)
         try:
             measured = await measurement.run()
         finally:

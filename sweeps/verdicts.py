@@ -544,18 +544,19 @@ def _not_speculating(c: Context) -> Verdict | None:
     e = c.evidence
     if c.speculates is not True or not e.received:
         return None
+    severity = INVALID
     if e.speculates is False:
         seen = "its counters" if e.source == "counters" else "its replies"
         evidence = f"{seen} show no draft over {e.received:,} tokens"
-    elif e.speculates is None and e.tells and e.source in ("none", "inferred"):
-        evidence = (
-            f"a server of this kind ({e.server['engine']}) has counters of drafts when it speculates; it has none"
-        )
+        if e.ever_drafted:  # some servers stop drafting under load, and n-grams find nothing in some texts
+            severity, evidence = WARN, f"{evidence}, though this server has drafted before"
+    elif e.speculates is None and e.silent and not e.foreign_tokens and not e.unseen:
+        evidence = f"a server of this kind ({e.server['engine']}) shows drafts when it speculates; it shows none"
     else:
         return None
     return Verdict(
         "not_speculating",
-        INVALID,
+        severity,
         evidence,
         "an arm with speculation drafts",
         "turn speculation on at the server (its log says why it is off), or name the arm as it is",
@@ -582,9 +583,9 @@ def _implausible_acceptance(c: Context) -> Verdict | None:
     e = c.evidence
     rate, drafted = e.acceptance_rate, e.draft_tokens or 0.0
     most = e.most_per_step
-    if rate is None or drafted < 100 or e.acceptance_length is None:
+    if rate is None or drafted < 100:
         return None
-    if rate > 1 or (most is not None and e.acceptance_length > most):
+    if rate > 1 or (most is not None and (e.acceptance_length or 0.0) > most):
         why, limit = "more was accepted than was drafted", "no more than was drafted"
     elif c.raw_prompts and rate >= 0.5:
         why, limit = "for prompts that look random or have no chat template", "50 % on such prompts"
@@ -622,7 +623,7 @@ def _foreign_traffic(c: Context) -> Verdict | None:
     if e.foreign_tokens:
         evidence = f"the server made {e.generated:,.0f} tokens, and at most {e.expected:,} of them were ours"
     else:
-        evidence = "requests were running at the server before this point sent any"
+        evidence = "the server was at work before this point sent anything"
     return Verdict(
         "foreign_traffic",
         WARN,

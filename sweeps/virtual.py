@@ -54,6 +54,9 @@ class EngineWatch:
     def begin(self, origin_ns: int) -> None:
         pass
 
+    def hurry(self) -> None:
+        pass
+
     async def stop(self) -> None:
         pass
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpoints.counters import QUANTITIES, Labels, position_of, reading_of, together
+from endpoints.counters import QUANTITIES, Labels, of_model, position_of, reading_of, together, wanted_lines
 from profiles.models import MetricNames
 
 VLLM = b"""\
@@ -76,7 +76,7 @@ def test_vllm_and_the_twins_of_its_counters() -> None:
 def test_llama_cpp_has_no_labels() -> None:
     found = totals(LLAMACPP)
     assert (found["drafts"], found["generated_tokens"], found["running"]) == (897, 4416, 2)
-    assert (found["prefix_queries"], found["prefix_hits"]) == (700, 7)
+    assert (found["prefix_misses"], found["prefix_hits"]) == (700, 7)
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,29 @@ def test_names_of_the_profile_come_first() -> None:
 
 
 def test_a_server_of_several_models_is_read_for_ours() -> None:
-    page = b'vllm:generation_tokens_total{model_name="a"} 5\nvllm:generation_tokens_total{model_name="b"} 7\n'
-    ours, none = reading_of(page, model="b"), reading_of(page, model="an alias")
-    assert ours is not None and ours.total("generated_tokens") == 7
-    assert none is not None and none.total("generated_tokens") == 12
+    """Also where our model's series appear only with its first request."""
+    names = [("a",), ("a", "b")]
+    pages = [
+        "".join(f'vllm:generation_tokens_total{{model_name="{m}"}} {5 + len(m)}\n' for m in some) for some in names
+    ]
+    readings = [found for page in pages if (found := reading_of(page.encode())) is not None]
+    ours = of_model(readings, "b")
+    assert [r.total("generated_tokens") for r in ours] == [None, 6]
+    assert [r.total("generated_tokens") for r in of_model(readings, "an alias")] == [6, 12]
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
+def test_values_that_are_no_numbers_are_passed_over(value: str) -> None:
+    found = reading_of(f"vllm:num_requests_running {value}\nvllm:generation_tokens_total 5\n".encode())
+    assert found is not None
+    assert (found.total("running"), found.total("generated_tokens")) == (None, 5)
+
+
+def test_only_wanted_lines_are_looked_into() -> None:
+    kept = wanted_lines(VLLM)
+    assert b"inter_token_latency" not in kept and b"# HELP" not in kept
+    assert reading_of(kept) == reading_of(VLLM)
+    assert wanted_lines(b"[1]") == b"[1]"
 
 
 def test_the_pages_of_replicas_are_one_reading() -> None:

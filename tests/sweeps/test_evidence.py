@@ -86,7 +86,7 @@ def test_counters_that_do_not_only_grow_tell_nothing(
     assert says in (e.broken or "")
     assert e.source == "none" and says in (e.reason or "")
     assert e.acceptance_length is e.acceptance_rate is e.draft_tokens is None
-    assert e.speculates is None and not e.tells
+    assert e.speculates is None and not e.silent
 
 
 def test_a_counter_that_was_not_there_began_at_zero() -> None:
@@ -166,10 +166,51 @@ def test_a_burst_is_a_step(lab: SimpleNamespace) -> None:
 
 def test_silence_of_a_server_that_would_tell(lab: SimpleNamespace) -> None:
     quiet = Observed(reading(generated_tokens=0), reading(generated_tokens=250))
-    assert found(lab, replies(lab), quiet).tells
+    assert found(lab, replies(lab), quiet).silent
     other = Observed(reading("tgi", generated_tokens=0), reading("tgi", generated_tokens=250))
-    assert not found(lab, replies(lab), other).tells
-    assert not found(lab, replies(lab), None).tells
+    assert not found(lab, replies(lab), other).silent
+    assert not found(lab, replies(lab), None).silent
+    shown = Observed(counters(10), counters(12))  # another client's drafts are in it, but it does draft
+    assert not found(lab, replies(lab), shown).silent
+
+
+@pytest.mark.parametrize(
+    ("gauges", "last", "length", "silent"),
+    [
+        ([0, 3, 3, 3], 3.0, 3.0, False),  # zero is what it begins with
+        ([], 3.1, 3.1, False),
+        ([0, 0], 0.0, None, False),  # too soon to say
+        ([0] * 12, 0.0, None, True),
+        ([1] * 12, 1.0, 1.0, False),  # nothing was accepted
+    ],
+)
+def test_a_gauge_that_an_engine_renews_now_and_then(
+    lab: SimpleNamespace, gauges: list[float], last: float, length: float | None, silent: bool
+) -> None:
+    running = {"running": 1.0, "generated_tokens": 9.0}
+    samples = tuple((i, reading("sglang", **running, tokens_per_step_gauge=v)) for i, v in enumerate(gauges))
+    rest = (reading("sglang", generated_tokens=n, tokens_per_step_gauge=g) for n, g in ((0, 0.0), (250, last)))
+    e = found(lab, replies(lab), Observed(*rest, samples))
+    assert (e.acceptance_length, e.silent) == (length, silent)
+    assert e.speculates is (True if length else None)
+
+
+def test_counters_without_a_number_of_drafts_and_a_gauge(lab: SimpleNamespace) -> None:
+    rest = [reading("trtllm", draft_tokens=n, accepted_tokens=n / 2, tokens_per_step_gauge=2.4) for n in (0, 100)]
+    e = found(lab, replies(lab), Observed(*rest))
+    assert (e.source, e.acceptance_rate, e.acceptance_length) == ("counters", 0.5, 2.4)
+    assert "sampled" in (e.reason or "")
+
+
+def test_a_missed_look_at_what_is_handed_out_once() -> None:
+    step = Reading({}, {}, {"drafts": 2.0}, "trtllm")
+    assert "brought nothing" in (growth_of(Observed(step, step, missed=True)).broken or "")
+    assert "several processes" in (growth_of(Observed(counters(1), counters(2), disagree=True)).broken or "")
+
+
+def test_llama_cpp_counts_what_its_cache_missed(lab: SimpleNamespace) -> None:
+    rest = (reading("llamacpp", prefix_misses=m, prefix_hits=h) for m, h in ((0, 0), (250, 750)))
+    assert found(lab, replies(lab), Observed(*rest)).server["prefix_hit_rate"] == 0.75
 
 
 def test_gauges_and_cache_are_summed_up(lab: SimpleNamespace) -> None:

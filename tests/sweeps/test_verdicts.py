@@ -77,7 +77,8 @@ def speaking(**fields: Any) -> Evidence:
         "server": {"engine": "vllm"},
         "broken": None,
         "restless": False,
-        "tells": True,
+        "silent": True,
+        "ever_drafted": False,
     }
     return Evidence(**base | fields)
 
@@ -98,10 +99,12 @@ def drafting(accepted: float = 100.0, **fields: Any) -> Evidence:
         (speaking(source="counters", drafts=0.0, draft_tokens=0.0), True, "not_speculating"),
         (speaking(source="counters", drafts=0.0, draft_tokens=0.0), False, None),
         (speaking(source="replies", draft_tokens=0.0), True, "not_speculating"),
+        (speaking(generated=240.0), True, "foreign_traffic"),
+        (speaking(received=1000, expected=1000), True, "counters_broken"),
         (speaking(), True, "not_speculating"),  # vLLM without speculation has no such series
         (speaking(), False, None),
-        (speaking(tells=False), True, None),  # an engine that would not say
-        (speaking(tells=False, broken="a counter went back"), True, "counters_broken"),
+        (speaking(silent=False), True, None),  # an engine that would not say
+        (speaking(silent=False, broken="a counter went back"), True, "counters_broken"),
         (speaking(received=0), True, None),
         (speaking(source="gauge", acceptance_length=2.5), False, "unexpected_speculation"),
     ],
@@ -111,7 +114,18 @@ def test_an_arm_that_is_not_what_it_says(
 ) -> None:
     found = verdicts(lab, good(lab), evidence=evidence, speculates=speculates)
     assert list(found) == ([code] if code else [])
-    assert code is None or found[code] == ("warn" if code == "counters_broken" else "invalid")
+    assert code is None or found[code] == ("invalid" if "specul" in code else "warn")
+
+
+def test_a_server_that_stopped_drafting_is_warned_of(lab: SimpleNamespace) -> None:
+    """Some switch speculation off under load."""
+    quiet = speaking(source="counters", drafts=0.0, draft_tokens=0.0, ever_drafted=True)
+    assert verdicts(lab, good(lab), evidence=quiet, speculates=True) == {"not_speculating": "warn"}
+
+
+def test_acceptance_without_a_number_of_drafts_is_judged_too(lab: SimpleNamespace) -> None:
+    told = speaking(source="replies", draft_tokens=400.0, accepted_tokens=400.0, acceptance_rate=1.0)
+    assert verdicts(lab, good(lab), evidence=told, speculates=True) == {"implausible_acceptance": "warn"}
 
 
 @pytest.mark.parametrize(

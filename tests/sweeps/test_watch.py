@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
 from endpoints.counters import Reading
 from sweeps.clock import VirtualLoop, run_virtual
 from sweeps.watch import Observed, ServerWatch
@@ -12,15 +14,15 @@ from sweeps.watch import Observed, ServerWatch
 Server = Callable[[float], Reading | None]
 
 
-def server(running: float, tokens: float) -> Reading:
-    return Reading({"running": {(): running}, "generated_tokens": {(): tokens}})
+def server(running: float, tokens: float, engine: str = "vllm") -> Reading:
+    return Reading({"running": {(): running}, "generated_tokens": {(): tokens}}, {}, {}, engine)
 
 
 class Scripted:
     """What a server says at each second of virtual time."""
 
     def __init__(self, loop: VirtualLoop, says: Server) -> None:
-        self.loop, self.says, self.unread = loop, says, "refused"
+        self.loop, self.says, self.unread, self.cost_s, self.model = loop, says, "refused", 0.0, "m"
 
     async def read(self) -> Reading | None:
         return self.says(self.loop.time())
@@ -45,22 +47,83 @@ def test_it_reads_at_rest_and_samples_in_between() -> None:
     seen = watched(lambda t: server(4 if 1 <= t < 11 else 0, 100 + 10 * min(max(t - 1, 0), 10)))
     assert seen.before is not None and seen.before.total("generated_tokens") == 100
     assert seen.after is not None and seen.after.total("generated_tokens") == 200
-    assert [round(at / 1e9) for at, _ in seen.samples] == list(range(1, 10))
-    assert all(s.busy == 4 for _, s in seen.samples)
-    assert not seen.restless_before and not seen.restless_after and not seen.unread
+    assert [round(at / 1e9) for at, _ in seen.samples] == list(range(1, 1 + len(seen.samples)))
+    assert len(seen.samples) >= 9 and all(s.busy == 4 for _, s in seen.samples[:9])
+    assert not seen.restless and not seen.disagree and not seen.missed and not seen.unread
 
 
 def test_it_waits_for_what_is_still_running() -> None:
     """Requests that were cancelled run on for two seconds, and count."""
     seen = watched(lambda t: server(1 if 1 <= t < 13 else 0, 10 * min(max(t - 1, 0), 12)))
     assert seen.after is not None and seen.after.total("generated_tokens") == 120
-    assert not seen.restless_after
 
 
 def test_a_server_that_never_rests_is_called_so() -> None:
     seen = watched(lambda t: server(1, t))
-    assert seen.restless_before and seen.restless_after
+    assert seen.restless
     assert seen.before is not None and seen.after is not None
+
+
+@pytest.mark.parametrize(("engine", "restless"), [("vllm", False), ("sglang", False), ("llamacpp", True)])
+def test_a_gauge_that_is_stale_is_no_work(engine: str, restless: bool) -> None:
+    """Engines renew their gauges with their next step. llama.cpp's are live, and its counters move only at ends."""
+    assert watched(lambda t: server(3, 5, engine)).restless is restless
+
+
+def test_looks_that_lead_to_several_processes() -> None:
+    turn = iter(range(10**9))
+    assert watched(lambda t: server(0, 100 + 50 * (next(turn) % 2))).disagree
+
+
+def test_a_void_point_waits_for_no_rest() -> None:
+    loop = VirtualLoop()
+
+    async def point() -> float:
+        watch = ServerWatch(Scripted(loop, lambda t: server(1, t)), loop.now_ns)
+        loop.call_later(0.3, watch.hurry)
+        await watch.before()
+        await watch.after()
+        return loop.time()
+
+    assert run_virtual(point(), loop) < 1
+
+
+def test_a_look_under_way_is_not_lost() -> None:
+    """What it brings is handed out once."""
+    loop = VirtualLoop()
+
+    class Slow(Scripted):
+        async def read(self) -> Reading | None:
+            await asyncio.sleep(0.8)
+            return Reading({}, {}, {"drafts": 1.0} if 2 <= loop.time() < 11 else {})
+
+    async def point() -> Observed:
+        watch = ServerWatch(Slow(loop, lambda t: None), loop.now_ns)
+        await watch.before()
+        watch.begin(loop.now_ns())
+        await asyncio.sleep(3.0)  # in the middle of a look
+        return await watch.after()
+
+    seen = run_virtual(point(), loop)
+    assert [s.added for _, s in seen.samples] == [{"drafts": 1.0}, {"drafts": 1.0}]
+
+
+def test_dear_looks_are_rare() -> None:
+    loop = VirtualLoop()
+
+    class Dear(Scripted):
+        async def read(self) -> Reading | None:
+            self.cost_s = 0.02
+            return server(1, 0)
+
+    async def point() -> Observed:
+        watch = ServerWatch(Dear(loop, lambda t: None), loop.now_ns)
+        watch.begin(loop.now_ns())
+        await asyncio.sleep(100.0)
+        watch.hurry()
+        return await watch.after()
+
+    assert len(run_virtual(point(), loop).samples) == 10  # 0.2 % of the time, after the first
 
 
 def test_counters_that_still_move_are_not_at_rest() -> None:
