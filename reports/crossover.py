@@ -82,7 +82,7 @@ def crossover(base: str, arm: str, metric: str, levels: Sequence[LevelRatio]) ->
         "winner_below": None,
         "winner_above": None,
         "crossings": crossings,
-        "caveat": _caveat(levels),
+        "caveat": _caveat(levels, quantity),
     }
     b, a = clean(base, 60), clean(arm, 60)
     if not levels:
@@ -244,12 +244,14 @@ def _gain(factor: float) -> str:
     return f"{(factor - 1) * 100:.{0 if factor >= 1.1 else 1}f} % more"
 
 
-def _caveat(levels: Sequence[LevelRatio]) -> str | None:
+def _caveat(levels: Sequence[LevelRatio], quantity: str) -> str | None:
     unknown = [str(r.concurrency) for r in levels if r.apart is None]
     same = [str(r.concurrency) for r in levels if r.apart is False]
     parts = []
     if same:
-        parts.append(f"The two cannot be told apart at {listing(same)}.")
+        parts.append(f"The two cannot be told apart in {quantity} at {listing(same)}.")
     if unknown:
-        parts.append(f"No interval is known at {listing(unknown)}, so small differences there may be noise.")
+        parts.append(
+            f"No interval of {quantity} is known at {listing(unknown)}, so small differences there may be noise."
+        )
     return " ".join(parts) or None

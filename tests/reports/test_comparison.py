@@ -40,7 +40,7 @@ def test_level_that_cannot_be_told_apart_widens_the_bracket_but_not_the_root():
     assert found["between"] == [4, 16]
     share = math.log(1.01) / (math.log(1.01) + math.log(2))
     assert found["at"] == pytest.approx(8 * 2**share)
-    assert "cannot be told apart at 8" in found["caveat"]
+    assert "cannot be told apart in total throughput at 8" in found["caveat"]
 
 
 def test_exact_tie_is_the_root():
@@ -66,7 +66,7 @@ def test_kinds(rows, kind, words):
 def test_unknown_intervals_are_named():
     found = crossover("off", "on", "system_tps", levels((4, 2.0), (16, 0.5), apart=None))
     assert found["kind"] == "crosses"
-    assert "No interval is known at 4 and 16" in found["caveat"]
+    assert "No interval of total throughput is known at 4 and 16" in found["caveat"]
 
 
 def known(rows, half: float) -> list[LevelRatio]:
