@@ -81,6 +81,13 @@ def notes(base: str, arm: str, levels: Sequence[Mapping[str, Any]]) -> list[dict
             "and the work on more prompts delays first tokens: TTFT is not compared at an equal load of prompts."
         )
         found.append({"code": "prompt_rate", "levels": [level["concurrency"] for level, *_ in rates], "text": text})
+    once = [level["concurrency"] for level in levels if min(level["trials"].values()) == 1]
+    if once:
+        text = (
+            "Points were measured once, so the intervals hold for these runs: what differs from one start of a server "
+            "to the next, or with the hour, is not in them (--trials 3 puts it there)."
+        )
+        found.append({"code": "one_trial", "levels": once, "text": text})
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -60,7 +60,10 @@ def crossover(base: str, arm: str, metric: str, levels: Sequence[LevelRatio]) ->
     `between`.
     """
     levels = sorted(levels, key=lambda r: r.concurrency)
+    alone = [r.concurrency for r in levels if r.sign]  # apart, each by itself
+    levels = together(levels)
     led = [r for r in levels if r.sign]
+    chance: list[str] = [str(c) for c in alone if c not in {r.concurrency for r in led}]
     changes = [(a, b) for a, b in pairwise(led) if a.sign != b.sign]
     names = {1: arm, -1: base}
     crossings: list[dict[str, Any]] = [
@@ -82,7 +85,7 @@ def crossover(base: str, arm: str, metric: str, levels: Sequence[LevelRatio]) ->
         "winner_below": None,
         "winner_above": None,
         "crossings": crossings,
-        "caveat": _caveat(levels, quantity),
+        "caveat": _caveat(levels, quantity, chance),
     }
     b, a = clean(base, 60), clean(arm, 60)
     if not levels:
@@ -134,6 +137,27 @@ def crossover(base: str, arm: str, metric: str, levels: Sequence[LevelRatio]) ->
         )
         short = f"The lead changes {len(crossings)} times"
     return result | {"text": text, "short": short}
+
+
+def together(levels: Sequence[LevelRatio]) -> list[LevelRatio]:
+    """The levels, with a leader only where one holds for all of them at once at 95 %.
+
+    Of many levels some look apart by chance. Holm (1979): ordered by how surely they are apart, the k-th of m must be
+    so at 1 - 0.05 / (m - k + 1). What a level's interval says is taken as normal on the log scale.
+    """
+    order = sorted((r for r in levels if r.is_known), key=_chance)
+    for k, r in enumerate(order):
+        if _chance(r) > (1 - LEVEL) / (len(order) - k):
+            by_chance = order[k:]
+            return [replace(r, apart=False) if r in by_chance else r for r in levels]
+    return list(levels)
+
+
+def _chance(r: LevelRatio) -> float:
+    """The p-value, two-sided, of a ratio of 1."""
+    assert r.low is not None and r.high is not None
+    half = math.log(r.ratio / r.low) if r.ratio > 1 else math.log(r.high / r.ratio)
+    return math.erfc(abs(math.log(r.ratio)) / half * Z / math.sqrt(2)) if half > 0 else 0.0
 
 
 def root_interval(levels: Sequence[LevelRatio], first: LevelRatio, last: LevelRatio, at: float) -> dict[str, Any]:
@@ -244,10 +268,14 @@ def _gain(factor: float) -> str:
     return f"{(factor - 1) * 100:.{0 if factor >= 1.1 else 1}f} % more"
 
 
-def _caveat(levels: Sequence[LevelRatio], quantity: str) -> str | None:
+def _caveat(levels: Sequence[LevelRatio], quantity: str, chance: list[str]) -> str | None:
     unknown = [str(r.concurrency) for r in levels if r.apart is None]
-    same = [str(r.concurrency) for r in levels if r.apart is False]
+    same = [str(r.concurrency) for r in levels if r.apart is False and str(r.concurrency) not in chance]
     parts = []
+    if chance:
+        parts.append(
+            f"The difference in {quantity} at {listing(chance)} is one that {len(levels)} levels may show by chance."
+        )
     if same:
         parts.append(f"The two cannot be told apart in {quantity} at {listing(same)}.")
     if unknown:

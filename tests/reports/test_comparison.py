@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from reports.comparison import best_by_concurrency, best_by_speed, compare, interpolate, round_values
-from reports.crossover import LevelRatio, crossover
+from reports.crossover import LevelRatio, crossover, together
 from reports.points import Estimate, combine
 from reports.speedup import paired_trials, ratio
 from sweeps.frontier import frontier
@@ -280,3 +280,22 @@ def test_leaders_that_overlap_are_named_together(make):
     (band,) = best_by_concurrency(combine(points), ["off", "on"], "system_tps")
     assert band["best"] is None
     assert band["among"] == ["off", "on"]
+
+
+def test_a_leader_must_hold_for_all_levels_at_once() -> None:
+    """Holm, by hand, of six levels: 0.05 / 6 = 0.0083 asks for 2.64 standard errors, the next for 2.58."""
+    half = 1.96 * 0.01
+    rows = [(1, 0.03), (2, 0.0), (4, 0.0), (8, 0.0), (16, 0.0), (32, 0.0255)]
+    levels = known(rows, half)
+    assert [r.apart for r in levels] == [True, False, False, False, False, True]
+    assert [bool(r.sign) for r in together(levels)] == [True, False, False, False, False, False]
+    found = crossover("off", "on", "system_tps", levels)
+    assert "at 32 is one that 6 levels may show by chance" in found["caveat"]
+
+
+def test_arms_that_are_the_same_seldom_have_a_leader() -> None:
+    noise = np.random.default_rng(1).normal(0, 0.01, (2000, 6))
+    users = (1, 2, 4, 8, 16, 32)
+    drawn = [known(list(zip(users, row, strict=True)), 1.96 * 0.01) for row in noise]
+    led = [any(r.sign for r in together(levels)) for levels in drawn]
+    assert np.mean(led) < 0.07

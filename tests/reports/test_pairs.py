@@ -134,7 +134,8 @@ def test_lengths_that_differ_are_named(make):
 def test_notes_stand_beside_the_pair(make):
     points = [make.point("off", 8), make.point("on", 8, output_tokens={"mean": 200.0, "total": 1})]
     (found,) = compare(points, ["off", "on"], frontier(points))["pairs"]
-    bias, rate = found["notes"]
+    bias, rate, once = found["notes"]
+    assert (once["code"], once["levels"]) == ("one_trial", [8])
     assert (bias["code"], bias["levels"]) == ("length_bias", [8])
     assert rate["code"] == "prompt_rate"
     assert "A faster arm also takes more prompts a second" in rate["text"]
