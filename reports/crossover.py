@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reports.formats import clean, listing, number, users
+from reports.formats import clean, listing, number, plural, users
 
 QUANTITY = {"system_tps": "total throughput", "tps_per_user": "speed per user"}
 LEVEL = 0.95
@@ -100,7 +100,7 @@ def crossover(base: str, arm: str, metric: str, levels: Sequence[LevelRatio]) ->
         gain = max(best.ratio, 1 / best.ratio)
         w = clean(winner, 60)
         where = "at every level where they can be told apart" if len(led) < len(levels) else "at every measured level"
-        most = f"{_range(led)} users; the most at {best.concurrency}: {_gain(gain)}"
+        most = f"{_range(led)}; the most at {best.concurrency}: {_gain(gain)}"
         unsure = [str(r.concurrency) for r in dict.fromkeys((levels[0], levels[-1])) if not r.sign]
         if unsure:
             text = (
@@ -259,7 +259,7 @@ def _root(levels: Sequence[LevelRatio], first: LevelRatio, last: LevelRatio) -> 
 
 def _range(levels: Sequence[LevelRatio]) -> str:
     low, high = levels[0].concurrency, levels[-1].concurrency
-    return str(low) if low == high else f"{low} to {high}"
+    return plural(low, "user") if low == high else f"{low} to {high} users"
 
 
 def _gain(factor: float) -> str:
