@@ -12,6 +12,7 @@ pairs), one-sided, the prompts taken as independent. Of several arms each is tes
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,16 +35,34 @@ SAME, NOISE, CANNOT_TELL, DIFFERENT, UNKNOWN, MEANINGLESS = (
 )
 _WORST_FIRST = (DIFFERENT, UNKNOWN, CANNOT_TELL, NOISE, SAME, MEANINGLESS)
 _EXAMPLES, _BEFORE, _AFTER = 10, 40, 60  # differences shown, and characters around where they begin
-_REPLACED = "\ufffd"  # what is left of a character that was cut
+_BROKEN = re.compile("\ufffd{1,3}$")  # what is left of a character that was cut: one, or one for each of its bytes
+_CHARACTERS_A_TOKEN = 4.0  # of a usual one, where a server's own are shorter
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Where replies may be cut. `max_tokens`: the length asked for, None where it is not known; `step`: the most tokens
+    that one step may bring (draft tokens and one more; of eight drafts, where none are declared)."""
+
+    max_tokens: int | None = None
+    step: int = 9
+
+    def explain(self, shorter: int | None, longer: int | None) -> bool:
+        """Whether an answer of so many tokens may be the other one, cut in another place of its last step."""
+        if shorter is None:
+            return False
+        if longer is not None and abs(longer - shorter) <= self.step:
+            return True
+        return self.max_tokens is not None and abs(self.max_tokens - shorter) <= self.step
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """How two answers to one prompt compare.
 
-    `equal`; `cut`: one is the beginning of the other and was ended by max_tokens (a last step of several tokens may be
-    cut or not); `other_end`: the same text, another finish reason; `diverged`: another text from `at_character` on (and
-    from `at_token`, where both list token ids), counted from 0.
+    `equal`; `cut`: one is the beginning of the other, was ended by max_tokens, and is no more than a step shorter (a
+    last step of several tokens may be cut or not); `other_end`: the same text, another finish reason; `diverged`:
+    another text from `at_character` on (and from `at_token`, where both list token ids), counted from 0.
     """
 
     kind: str
@@ -55,11 +74,11 @@ class Difference:
         return self.kind == DIVERGED
 
 
-def difference(one: Answer, other: Answer) -> Difference:
+def difference(one: Answer, other: Answer, cuts: Cuts = Cuts()) -> Difference:
     """Compare two answers: by token ids where both list them, and by text."""
-    texts = _parting(one.text, other.text, one, other)
+    texts = _texts_part(one, other, cuts)
     if one.token_ids and other.token_ids:
-        kind, token = _parting(one.token_ids, other.token_ids, one, other)
+        kind, token = _tokens_part(one, other, cuts)
         if kind == DIVERGED:
             return Difference(DIVERGED, texts[1], token)
     elif texts[0] == DIVERGED:
@@ -71,36 +90,70 @@ def difference(one: Answer, other: Answer) -> Difference:
     return Difference(kind)
 
 
-def _parting(a: Sequence[Any], b: Sequence[Any], one: Answer, other: Answer) -> tuple[str, int | None]:
-    """(equal | cut | diverged, length of the common beginning or None)."""
+def _texts_part(one: Answer, other: Answer, cuts: Cuts) -> tuple[str, int | None]:
+    """(equal | cut | diverged, characters of the common beginning or None)."""
+    if one.text == other.text:
+        return EQUAL, None
+    short, long = sorted((one, other), key=lambda a: (len(_unbroken(a)), a.finish_reason != LENGTH))
+    a, b = _unbroken(short), _unbroken(long)
+    common, tokens = _common(a, b), (_tokens(short), _tokens(long))
+    begins = short.finish_reason == LENGTH and common == len(a) > 0
+    if begins and a != short.text and len(b) > common:
+        begins = not b[common].isascii()  # such a character has nothing to be cut off
+    if not begins or not cuts.explain(*tokens):
+        return DIVERGED, common
+    # Tokens are counted by the server, which may have lost their text: what is missing of it must be no longer than
+    # the tokens that are missing (and one, of which a part may be held back), twice as long as they are on average.
+    missing = cuts.step if tokens[1] is None else max(0, tokens[1] - (tokens[0] or 0))
+    usual = max(_CHARACTERS_A_TOKEN, len(b) / (tokens[1] or math.inf))
+    return (CUT, None) if len(b) - len(a) <= 2 * usual * (missing + 1) else (DIVERGED, common)
+
+
+def _tokens_part(one: Answer, other: Answer, cuts: Cuts) -> tuple[str, int | None]:
+    """(equal | cut | diverged, tokens of the common beginning or None)."""
+    short, long = sorted((one, other), key=lambda a: len(a.token_ids or ()))
+    a, b = short.token_ids or [], long.token_ids or []
     if a == b:
         return EQUAL, None
-    if len(a) > len(b):
-        a, b, one, other = b, a, other, one
-    cut = one.finish_reason == LENGTH
-    if cut and isinstance(a, str):
-        a = a.rstrip(_REPLACED)
-    common = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
-    return (CUT, None) if cut and common == len(a) else (DIVERGED, common)
+    common = _common(a, b)
+    begins = short.finish_reason == LENGTH and common == len(a) > 0
+    return (CUT, None) if begins and cuts.explain(len(a), len(b)) else (DIVERGED, common)
+
+
+def _unbroken(answer: Answer) -> str:
+    """The text without what is left of a character that max_tokens has cut."""
+    return _BROKEN.sub("", answer.text) if answer.finish_reason == LENGTH else answer.text
+
+
+def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """How long the common beginning is, of which `a` is no longer than `b`."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
+
+
+def _tokens(answer: Answer) -> int | None:
+    return len(answer.token_ids) if answer.token_ids else answer.output_tokens
 
 
 def compare(
-    answers: Mapping[str, Sequence[Answer]], prompts: Sequence[str], ended: Mapping[str, str] | None = None
+    answers: Mapping[str, Sequence[Answer]],
+    prompts: Sequence[str],
+    ended: Mapping[str, str] | None = None,
+    cuts: Cuts = Cuts(),
 ) -> dict[str, Any]:
     """What `equality.json` holds of the answers of all arms, the base first, to `prompts` (ids, in order).
 
-    `ended`: why an arm was not asked to the end.
+    `ended`: why an arm was not asked to the end; `cuts`: where replies may be cut.
     """
     ended = ended or {}
     of = {arm: {a.key: a for a in mine} for arm, mine in answers.items()}
     base, *others = answers
     first, second = _repeats(of[base], prompts)
-    floor = _differences(first, second, prompts)
+    floor = _differences(first, second, prompts, cuts)
     alpha = ALPHA / max(1, len(others))
     arms = {}
     for arm in others:
         mine, _ = _repeats(of[arm], prompts)
-        arms[arm] = _verdict(arm, base, _differences(first, mine, prompts), floor, (first, mine), prompts, alpha)
+        arms[arm] = _verdict(arm, base, _differences(first, mine, prompts, cuts), floor, (first, mine), prompts, alpha)
     failures = [row for arm in answers for row in _failures(arm, of[arm], prompts, ended.get(arm), 1 + (arm == base))]
     itself = {**_counts(floor), **_where(floor), "examples": _examples(floor, (first, second), prompts)}
     return {
@@ -151,9 +204,11 @@ def _repeats(
 
 
 def _differences(
-    one: Mapping[str, Answer], other: Mapping[str, Answer], prompts: Sequence[str]
+    one: Mapping[str, Answer], other: Mapping[str, Answer], prompts: Sequence[str], cuts: Cuts
 ) -> dict[str, Difference]:
-    return {prompt: difference(one[prompt], other[prompt]) for prompt in prompts if prompt in one and prompt in other}
+    return {
+        prompt: difference(one[prompt], other[prompt], cuts) for prompt in prompts if prompt in one and prompt in other
+    }
 
 
 def _verdict(

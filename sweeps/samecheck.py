@@ -13,7 +13,7 @@ from profiles.workloads import Prompt
 from sweeps.answers import answers_path, read_answers
 from sweeps.asking import ask, chosen, questions
 from sweeps.budget import Budget
-from sweeps.equality import DIFFERENT, because_synthetic, compare, with_meaningless
+from sweeps.equality import DIFFERENT, Cuts, because_synthetic, compare, with_meaningless
 from sweeps.events import Listener, Note
 from sweeps.files import write_json
 from sweeps.plan import PlannedCheck, plan_checks, prices_of
@@ -113,12 +113,19 @@ class SameCheck:
             {arm.name: read_answers(answers_path(run, arm.slug)) for arm in arms},
             [p.id for p in self._prompts],
             {arm: why for arm, why in ended.items() if why},
+            self._cuts(),
         )
         found = with_meaningless(found, self._synthetic)
         asked = {"schema_version": SCHEMA_VERSION, "wanted": self.sweep.check_equal}
         write_json(run / "equality.json", asked | found)
         self.listen(Note(found["text"], "warn" if found["status"] == DIFFERENT else "info"))
         return found
+
+    def _cuts(self) -> Cuts:
+        declared = [arm.speculation.draft_tokens for arm in self.sweep.arms if arm.speculation is not None]
+        drafts = [k for k in declared if k is not None]
+        tokens = self.sweep.workload.max_tokens
+        return Cuts(tokens, max(drafts) + 1) if drafts and len(drafts) == len(declared) else Cuts(tokens)
 
     def _ended(self, arm: ResolvedArm, why: str | None, spent: _Spent, prices: tuple[float, float] | None) -> None:
         self.store.note(ASKED, arm=arm.name, reason=why, spent=spent.as_json(prices))

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binomtest
 
 from sweeps.answers import Answer, read_answers, write_answers
-from sweeps.equality import Difference, compare, difference, with_meaningless
+from sweeps.equality import Cuts, Difference, compare, difference, with_meaningless
 
 
 def said(text: str = "a b c", prompt: str = "p0", repeat: int = 1, **fields: Any) -> Answer:
@@ -41,11 +41,32 @@ def compared(n: int, differing: int, floor: int = 0, shared: int = 0) -> dict[st
     [
         (said(), said(), Difference("equal")),
         (said("one two three"), said("one two four"), Difference("diverged", 8)),
-        (said(""), said("a"), Difference("cut")),
+        (said(""), said("a"), Difference("diverged", 0)),
         # A last step of several tokens, cut at max_tokens by one server and not by the other.
-        (said("one two"), said("one two three"), Difference("cut")),
-        (said("one two three", finish_reason="stop"), said("one two"), Difference("cut")),
-        (said("caf\ufffd"), said("café au lait"), Difference("cut")),
+        (said("one two", output_tokens=2), said("one two three", output_tokens=3), Difference("cut")),
+        (
+            said("one two three", finish_reason="stop", output_tokens=3),
+            said("one two", output_tokens=2),
+            Difference("cut"),
+        ),
+        (said("caf\ufffd", output_tokens=2), said("café au lait", output_tokens=4), Difference("cut")),
+        (said("caf\ufffd", output_tokens=2), said("café", output_tokens=3), Difference("cut")),
+        (said("caf\ufffd\ufffd", output_tokens=3), said("caf\ufffd", output_tokens=2), Difference("cut")),
+        (
+            said("caf\ufffd", output_tokens=2),
+            said("caf", output_tokens=2, finish_reason="stop"),
+            Difference("cut"),
+        ),
+        (said("caf\ufffd", output_tokens=2), said("cafe", output_tokens=3), Difference("diverged", 3)),
+        # What max_tokens cannot have cut: too short, of no known length, or nothing at all.
+        (said("one", output_tokens=20), said("one two" * 20, output_tokens=64), Difference("diverged", 3)),
+        (said("one two"), said("one two three"), Difference("diverged", 7)),
+        (said("\ufffd" * 64, output_tokens=64), said("one two", output_tokens=64), Difference("diverged", 0)),
+        (said("\ufffd", output_tokens=64), said("one two", output_tokens=64), Difference("diverged", 0)),
+        (said("o" + "\ufffd" * 63, output_tokens=64), said("o" * 200, output_tokens=64), Difference("diverged", 1)),
+        # As many tokens as were asked for, and most of their text is missing.
+        (said("one", output_tokens=64), said("one" + " two" * 63, output_tokens=64), Difference("diverged", 3)),
+        (said("one", output_tokens=64), said("one" + " two" * 63), Difference("diverged", 3)),
         # The shorter one ended by itself: the other went on where it should have ended.
         (said("one two", finish_reason="stop"), said("one two three"), Difference("diverged", 7)),
         (said("one", finish_reason=None), said("one two"), Difference("diverged", 3)),
@@ -54,12 +75,24 @@ def compared(n: int, differing: int, floor: int = 0, shared: int = 0) -> dict[st
         (said("abc", token_ids=[1, 2, 3]), said("abd", token_ids=[1, 2, 4]), Difference("diverged", 2, 2)),
         (said("abc", token_ids=[1, 2]), said("abc", token_ids=[1, 3]), Difference("diverged", None, 1)),
         (said("ab", token_ids=[1, 2]), said("abc", token_ids=[1, 2, 3]), Difference("cut")),
+        (said("a", token_ids=[1]), said("a b", token_ids=[1, *range(60)]), Difference("diverged", 1, 1)),
         (said("abc", token_ids=[1, 2]), said("abd"), Difference("diverged", 2)),  # only one lists them
     ],
 )
 def test_where_two_answers_part(one: Answer, other: Answer, expected: Difference) -> None:
-    assert difference(one, other) == expected
-    assert difference(other, one) == expected
+    cuts = Cuts(max_tokens=64, step=5)
+    assert difference(one, other, cuts) == expected
+    assert difference(other, one, cuts) == expected
+
+
+def test_an_answer_cut_where_it_was_to_be_is_no_divergence() -> None:
+    """The other server gives no heed to max_tokens, or states no tokens."""
+    cut, whole = said("a " * 64, output_tokens=64), said("a " * 200, finish_reason="stop", output_tokens=200)
+    assert difference(cut, whole, Cuts(64)).kind == "cut"
+    assert difference(cut, whole, Cuts(256)).kind == "diverged"
+    assert difference(cut, whole).kind == "diverged"
+    assert difference(said("a " * 62, output_tokens=62), said("a " * 64), Cuts(64, 5)).kind == "cut"
+    assert difference(said("a " * 50, output_tokens=50), said("a " * 64), Cuts(64, 5)).kind == "diverged"
 
 
 def test_equal_answers_bound_what_may_differ() -> None:
@@ -130,9 +163,9 @@ def test_noise_alone_is_rarely_called_a_difference() -> None:
 
 
 def test_cuts_are_told_apart_and_no_divergence() -> None:
-    base = [said("a b c", f"p{i}") for i in range(6)]
-    again = [said("a b c", f"p{i}", 2) for i in range(6)]
-    on = [said("a b c d", f"p{i}") for i in range(6)]
+    base = [said("a b c", f"p{i}", output_tokens=3) for i in range(6)]
+    again = [said("a b c", f"p{i}", 2, output_tokens=3) for i in range(6)]
+    on = [said("a b c d", f"p{i}", output_tokens=4) for i in range(6)]
     found = compare({"off": base + again, "on": on}, [f"p{i}" for i in range(6)])
     row = found["arms"]["on"]
     assert (row["status"], row["cut"], row["equal"], row["diverged"]) == ("equal", 6, 0, 0)
