@@ -84,7 +84,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="the run's folder; default runs/<name>-<UTC time>")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="exit 1 when any point is invalid, or answers differ")
+        bool, typer.Option("--strict", help="exit 1 when any point is invalid, or answers differ or are missing")
     ] = False,
     json: AsJson = False,
 ) -> None:
@@ -484,6 +484,7 @@ def _run(prepared: Prepared, out: Path, *, resume: bool, strict: bool, json: boo
     """Look at the arms, open the folder, sweep, report. Returns the exit code."""
     from endpoints.findings import PreflightError
     from endpoints.loops import run_loop
+    from reports import equality
     from reports.live import LiveView
     from sweeps.records import StoreError
     from sweeps.selftest import capacity_from
@@ -512,11 +513,8 @@ def _run(prepared: Prepared, out: Path, *, resume: bool, strict: bool, json: boo
         return signal_code
     arms = {point["arm"] for point in summary["points"] if point["valid"] and point["kind"] == "measure"}
     unanswered = [arm.name for arm in prepared.sweep.arms if arm.name not in arms]
-    equality = summary["equality"] or {}
     invalid = strict and (
-        outcome.skipped
-        or not all(point["valid"] for point in summary["points"])
-        or equality.get("status") == "different"
+        outcome.skipped or not all(point["valid"] for point in summary["points"]) or equality.fails(summary)
     )
     return ANSWER_IS_NO if unanswered or invalid else DONE
 

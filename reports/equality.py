@@ -7,7 +7,7 @@ from typing import Any
 
 from reports.formats import MISSING, clean
 from reports.points import get
-from sweeps.equality import DIFFERENT, MEANINGLESS, SAME, because_synthetic
+from sweeps.equality import DIFFERENT, EMPTY, MEANINGLESS, SAME, because_synthetic
 
 HEADINGS = {
     "arm": "Arm",
@@ -38,6 +38,13 @@ def alarm(summary: Mapping[str, Any]) -> str | None:
     return " ".join(clean(row["text"]) for row in found["arms"].values() if row["status"] == DIFFERENT)
 
 
+def fails(summary: Mapping[str, Any]) -> bool:
+    """Whether the answer of a strict run is "no": answers differ, or too many are missing to say that they do not."""
+    found = summary.get("equality")
+    rows = found["arms"].values() if found else ()
+    return any(row["status"] == DIFFERENT or row.get("incomplete") for row in rows)
+
+
 def remarks(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(ok | warn, sentence): what else there is to say: other arms, the base's noise, what failed."""
     found = summary.get("equality")
@@ -54,7 +61,10 @@ def remarks(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _failed(row: Mapping[str, Any]) -> str:
     example = f": {clean(row['example'], 200)}" if row["example"] else ""
-    return f"{clean(row['arm'], 60)}: {row['count']} of the answers to compare are missing ({row['outcome']}{example})."
+    missing = "empty" if row["outcome"] == EMPTY else "missing"
+    return (
+        f"{clean(row['arm'], 60)}: {row['count']} of the answers to compare are {missing} ({row['outcome']}{example})."
+    )
 
 
 def rows(summary: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -42,6 +42,16 @@ class Answer:
         return self.outcome == Outcome.OK
 
     @property
+    def empty(self) -> bool:
+        """A whole reply without any text."""
+        return self.outcome == Outcome.EMPTY
+
+    @property
+    def answered(self) -> bool:
+        """There is something to compare, be it nothing at all; anything else failed, and may be asked again."""
+        return self.ok or self.empty
+
+    @property
     def key(self) -> tuple[str, int]:
         return self.prompt_id, self.repeat
 

@@ -77,10 +77,11 @@ async def ask(
     """Ask whatever has no whole answer at `path` yet, and store the answers there. Why it ended early, else None.
 
     `spend` is told of every request, `limits` asked before each; `seconds` bounds all of it. A rate limit is waited
-    for. A cancellation passes through; what was answered by then is stored. Raises OSError where it cannot be.
+    for. A reply without any text is an answer: to ask until there is one would hide what is compared. A cancellation
+    passes through; what was answered by then is stored. Raises OSError where it cannot be.
     """
     have = {answer.key: answer for answer in read_answers(path)}
-    missing = [q for q in wanted if (q.prompt_id, q.repeat) not in have or not have[q.prompt_id, q.repeat].ok]
+    missing = [q for q in wanted if (q.prompt_id, q.repeat) not in have or not have[q.prompt_id, q.repeat].answered]
     if not missing:
         return None
     tokens = target.shape.max_tokens
@@ -119,7 +120,7 @@ async def ask(
                     return f"its rate limit still refuses requests ({exchange.error})"
                 if _refuses(exchange, "temperature"):
                     return f"it refuses temperature 0 ({exchange.error}), so it has no greedy answers"
-                failed = 0 if answer.ok else failed + 1
+                failed = 0 if answer.answered else failed + 1
                 if failed == _FAILURES:
                     return f"{_FAILURES} requests in a row failed, the last with {answer.outcome}: {answer.error}"
                 if exchange.pause_s and question is not missing[-1]:

@@ -23,8 +23,9 @@ from sweeps.distributions import beta_quantile
 
 LEVEL, ALPHA = 0.95, 0.05
 TEST = "exact McNemar test, one-sided"
+MISSING = 0.05  # share of the prompts that may lack an answer without any doubt about the others
 LENGTH = "length"  # the finish reason of a reply that max_tokens cut
-EQUAL, CUT, OTHER_END, DIVERGED = "equal", "cut", "other_end", "diverged"
+EQUAL, CUT, OTHER_END, DIVERGED, EMPTY = "equal", "cut", "other_end", "diverged", "empty"
 SAME, NOISE, CANNOT_TELL, DIFFERENT, UNKNOWN, MEANINGLESS = (
     "equal",
     "noise",
@@ -62,7 +63,8 @@ class Difference:
 
     `equal`; `cut`: one is the beginning of the other, was ended by max_tokens, and is no more than a step shorter (a
     last step of several tokens may be cut or not); `other_end`: the same text, another finish reason; `diverged`:
-    another text from `at_character` on (and from `at_token`, where both list token ids), counted from 0.
+    another text from `at_character` on (and from `at_token`, where both list token ids), counted from 0, or no text at
+    all where the other has some; `empty`: neither has any, so that there is nothing to compare.
     """
 
     kind: str
@@ -76,6 +78,8 @@ class Difference:
 
 def difference(one: Answer, other: Answer, cuts: Cuts = Cuts()) -> Difference:
     """Compare two answers: by token ids where both list them, and by text."""
+    if one.empty or other.empty:
+        return Difference(EMPTY) if one.empty and other.empty else Difference(DIVERGED, 0)
     texts = _texts_part(one, other, cuts)
     if one.token_ids and other.token_ids:
         kind, token = _tokens_part(one, other, cuts)
@@ -179,7 +183,7 @@ def with_meaningless(equality: Mapping[str, Any], reasons: Mapping[str, str]) ->
     for arm, row in equality["arms"].items():
         why = reasons.get(arm) or reasons.get(base)
         said = f"Whether {arm} answers as {base} does cannot be told: {why}."
-        arms[arm] = row | {"status": MEANINGLESS, "meaningless": why, "text": said} if why else row
+        arms[arm] = row | {"status": MEANINGLESS, "meaningless": why, "incomplete": False, "text": said} if why else row
     return {**equality, "arms": arms} | _overall(arms, equality["floor"]["text"])
 
 
@@ -194,13 +198,13 @@ def _overall(arms: Mapping[str, Mapping[str, Any]], alone: str) -> dict[str, Any
 def _repeats(
     mine: Mapping[tuple[str, int], Answer], prompts: Sequence[str]
 ) -> tuple[dict[str, Answer], dict[str, Answer]]:
-    """Whole answers by prompt: the first ones, the second ones."""
+    """Answers by prompt: the first ones, the second ones."""
 
-    def whole(repeat: int) -> dict[str, Answer]:
+    def answered(repeat: int) -> dict[str, Answer]:
         found = {prompt: mine.get((prompt, repeat)) for prompt in prompts}
-        return {prompt: answer for prompt, answer in found.items() if answer is not None and answer.ok}
+        return {prompt: answer for prompt, answer in found.items() if answer is not None and answer.answered}
 
-    return whole(1), whole(2)
+    return answered(1), answered(2)
 
 
 def _differences(
@@ -224,21 +228,26 @@ def _verdict(
     only_arm = sum(found[p].diverged and not floor[p].diverged for p in tested)
     only_base = sum(floor[p].diverged and not found[p].diverged for p in tested)
     p_value = _p_value(only_arm, only_base)
-    counts, diverged = _counts(found), sum(d.diverged for d in found.values())
+    counts = _counts(found)
+    compared, diverged = counts["compared"], counts[DIVERGED]
     here, there = (sum(d[p].diverged for p in tested) for d in (found, floor))
-    sizes = (len(found), diverged), (len(tested), there)
-    if not found:
+    sizes = _Sizes(len(prompts), compared, diverged, len(tested), there)
+    if not compared:
         status = UNKNOWN
+    elif diverged and p_value <= alpha:
+        status = DIFFERENT
+    elif sizes.incomplete:
+        status = CANNOT_TELL
     elif not diverged:
         status = SAME
-    elif tested and p_value <= alpha:
-        status = DIFFERENT
     else:
         status = NOISE if tested and here <= there else CANNOT_TELL
     return {
         "status": status,
-        "text": _said(status, arm, base, *sizes, p_value, alpha) + _asides(counts),
+        "text": _said(status, arm, base, sizes, p_value, alpha) + _asides(counts),
         "meaningless": None,
+        "missing": sizes.missing,
+        "incomplete": sizes.incomplete,
         **counts,
         "tested": len(tested),
         "only_arm": only_arm,
@@ -251,20 +260,47 @@ def _verdict(
     }
 
 
-def _said(
-    status: str, arm: str, base: str, found: tuple[int, int], floor: tuple[int, int], p_value: float, alpha: float
-) -> str:
-    """The verdict in words. `found`, `floor`: (compared, diverged)."""
-    n, diverged = found
-    itself = f"{floor[1]} of {floor[0]}"
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Prompts: `asked`; `compared` with the base, of which `diverged`; `tested`, which have the base's second answer
+    too, of which it has diverged in `floor`."""
+
+    asked: int
+    compared: int
+    diverged: int
+    tested: int
+    floor: int
+
+    @property
+    def missing(self) -> int:
+        """Prompts without what the verdict needs: an answer of both, and of the base a second one where any differs."""
+        return self.asked - (min(self.compared, self.tested) if self.diverged else self.compared)
+
+    @property
+    def incomplete(self) -> bool:
+        return self.missing > MISSING * self.asked
+
+
+def _said(status: str, arm: str, base: str, sizes: _Sizes, p_value: float, alpha: float) -> str:
+    """The verdict in words."""
+    n, diverged = sizes.compared, sizes.diverged
+    itself = f"{sizes.floor} of {sizes.tested}"
     differ = f"{arm} differs from {base} in {diverged} of {n} greedy answers"
     if status == UNKNOWN:
         return f"Whether {arm} answers as {base} does is not known: no prompt has an answer of both."
+    if status == CANNOT_TELL and sizes.incomplete:
+        twice = f" ({sizes.tested} with a second one of {base})" if diverged else ""
+        return (
+            f"Whether {arm} answers as {base} does cannot be told, since too many answers are missing: of "
+            f"{_prompts(sizes.asked)} {n} have an answer of both{twice}, and {diverged} of these differ. Mend "
+            "what made them fail, and go on with --resume."
+        )
     if status == SAME:
         most = 100 * (1 - ALPHA ** (1 / n))  # upper end of the one-sided exact interval, of none in n
+        of = f" that both answered, of {sizes.asked}" if sizes.missing else ""
         return (
-            f"{arm} gives the same greedy answers as {base} to all {_prompts(n)} (so with {LEVEL:.0%} confidence it "
-            f"differs in fewer than {most:.2g} % of such prompts)."
+            f"{arm} gives the same greedy answers as {base} to all {_prompts(n)}{of} (so with {LEVEL:.0%} confidence "
+            f"it differs in fewer than {most:.2g} % of such prompts)."
         )
     if status == DIFFERENT:
         return (
@@ -275,7 +311,7 @@ def _said(
     if status == NOISE:
         return f"{differ}, which is no more than {base} differs from itself ({itself})."
     least = math.ceil(-math.log2(alpha))
-    never = f"; with fewer than {least} prompts nothing can be" if floor[0] < least else ""
+    never = f"; with fewer than {least} prompts nothing can be" if sizes.tested < least else ""
     return (
         f"{differ}, {base} from itself in {itself}: too few to tell from chance (p = {p_value:.2g}, {alpha:.2g} is "
         f"wanted{never}). Ask more prompts (--check-equal)."
@@ -283,14 +319,16 @@ def _said(
 
 
 def _counts(found: Mapping[str, Difference]) -> dict[str, Any]:
-    """How many of each kind; the share that did not diverge, with its exact interval (null without any)."""
+    """How many of each kind; of those with anything to compare the share that did not diverge, with its exact interval
+    (null without any)."""
     kinds = [d.kind for d in found.values()]
-    n, alike = len(kinds), len(kinds) - kinds.count(DIVERGED)
+    n = len(kinds) - kinds.count(EMPTY)
+    alike = n - kinds.count(DIVERGED)
     share: dict[str, Any] = {"share_equal": None, "share_low": None, "share_high": None}
     if n:
         low, high = _interval(alike, n)
         share = {"share_equal": alike / n, "share_low": low, "share_high": high}
-    return {"compared": n, **{kind: kinds.count(kind) for kind in (EQUAL, CUT, OTHER_END, DIVERGED)}, **share}
+    return {"compared": n, **{kind: kinds.count(kind) for kind in (EQUAL, CUT, OTHER_END, DIVERGED, EMPTY)}, **share}
 
 
 def _p_value(only_arm: int, only_base: int) -> float:
@@ -349,7 +387,7 @@ def _failures(
     ended: str | None,
     repeats: int,
 ) -> list[dict[str, Any]]:
-    """What is missing of an arm's answers: by outcome, and what was not asked at all."""
+    """What is missing of an arm's answers: by outcome, and what was not asked at all. Empty ones are listed too."""
     wanted = [(prompt, repeat) for repeat in range(1, repeats + 1) for prompt in prompts]
     rows: dict[str, dict[str, Any]] = {}
     for key in wanted:
@@ -368,10 +406,11 @@ def _by_ids(answers: tuple[Mapping[str, Answer], Mapping[str, Answer]], found: M
 
 
 def _floor_said(base: str, floor: Mapping[str, Difference]) -> str:
-    if not floor:
+    counts = _counts(floor)
+    n = counts["compared"]
+    if not n:
         return f"How far {base} answers as it did before is not known: no prompt was answered twice."
-    same = sum(not d.diverged for d in floor.values())
-    return f"{base} gives the same greedy answer twice to {same} of {_prompts(len(floor))}."
+    return f"{base} gives the same greedy answer twice to {n - counts[DIVERGED]} of {_prompts(n)}."
 
 
 def _asides(counts: Mapping[str, Any]) -> str:

@@ -62,7 +62,7 @@ class SameCheck:
 
     def missing(self, arm: ResolvedArm) -> int:
         """How many answers of an arm are not stored yet."""
-        have = {answer.key for answer in read_answers(answers_path(self.store.path, arm.slug)) if answer.ok}
+        have = {answer.key for answer in read_answers(answers_path(self.store.path, arm.slug)) if answer.answered}
         wanted = questions(self._prompts, self.sweep.workload.system, self._plans[arm.name].repeats)
         return sum((q.prompt_id, q.repeat) not in have for q in wanted)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from reports.build import build
+from reports.equality import fails
 from reports.markdown import render
 from reports.summary import ReportError, assemble, merge, summarise
 from reports.terminal import plain
@@ -65,6 +66,26 @@ def test_what_is_missing_is_told(make: SimpleNamespace, tmp_path: Path) -> None:
     text = plain(assemble(make.manifest(), make.points(), [], equality))
     assert "on: 3 of the answers to compare are missing (http_5xx: HTTP 500: " in text
     assert "\x1b" not in text
+
+
+def test_a_strict_run_wants_answers_that_are_there(make: SimpleNamespace) -> None:
+    prompts = [f"p{i}" for i in range(N)]
+    told = {"off": [Answer(p, repeat, "ok", "a", "stop") for p in prompts for repeat in (1, 2)]}
+    some = compare(told | {"on": [Answer(p, 1, "ok" if p == "p0" else "empty", "a", "stop") for p in prompts]}, prompts)
+    none = compare(told | {"on": []}, prompts, {"on": "its server did not come up"})
+    few = compare(told | {"on": told["off"][:8:2]}, prompts)
+    for equality, status, fail in [
+        (found(0), "equal", False), (found(8), "different", True), (found(2), "cannot_tell", False),
+        (few, "cannot_tell", True), (none, "unknown", True), (some, "different", True),
+    ]:  # fmt: skip
+        summary = assemble(make.manifest(), make.points(), [], equality)
+        assert (summary["equality"]["status"], fails(summary)) == (status, fail)
+    assert "on: 11 of the answers to compare are empty" in plain(assemble(make.manifest(), make.points(), [], some))
+    assert not fails(assemble(make.manifest(), make.points(), []))
+    points = make.points()
+    for point in points:
+        point["speculation"]["synthetic"] = True
+    assert not fails(assemble(make.manifest(), points, [], none))
 
 
 @pytest.mark.parametrize("evidence", [True, "synth_len: 2.5"])

@@ -124,6 +124,15 @@ async def test_failures_are_kept_and_asked_again_later(tmp_path: Path) -> None:
     assert [a.outcome for a in read_answers(tmp_path / "a")] == ["ok"] * 9
 
 
+async def test_no_text_is_an_answer(tmp_path: Path) -> None:
+    endpoint = FakeEndpoint(natural=0)
+    async with endpoint.running() as root:
+        assert await ask(target_at(root), wanted(5), tmp_path / "a") is None
+        assert await ask(target_at(root), wanted(5), tmp_path / "a") is None
+    assert [a.outcome for a in read_answers(tmp_path / "a")] == ["empty"] * 5
+    assert len(endpoint.asked) == 5
+
+
 async def test_an_endless_answer_is_a_failure(tmp_path: Path) -> None:
     endpoint = FakeEndpoint(natural=10**6, length_fields=())
     endpoint.length = lambda _body: (10**6, "length")  # type: ignore[method-assign]

@@ -174,19 +174,67 @@ def test_cuts_are_told_apart_and_no_divergence() -> None:
 
 def test_failures_are_told_and_compare_nothing() -> None:
     mine = {
-        "off": [said(prompt="p0"), said(prompt="p0", repeat=2), said(prompt="p1", outcome="empty", error="no text")],
+        "off": [said(prompt="p0"), said(prompt="p0", repeat=2), said("", "p1", outcome="empty", error="no text")],
         "on": [said(prompt="p1"), said(prompt="p0", outcome="http_5xx", error="HTTP 500: x")],
     }
     found = compare(mine, ["p0", "p1"], {"off": "the limit of 9 tokens is used up"})
-    assert found["status"] == "unknown"
-    assert found["arms"]["on"]["share_equal"] is None
-    assert found["arms"]["on"]["p_value"] is None
+    on = found["arms"]["on"]
+    assert (found["status"], on["compared"], on["missing"], on["incomplete"]) == ("cannot_tell", 1, 2, True)
+    assert on["p_value"] is None
     assert found["failures"] == [
         {"arm": "off", "outcome": "empty", "count": 1, "example": "no text"},
         {"arm": "off", "outcome": "not_asked", "count": 1, "example": "the limit of 9 tokens is used up"},
         {"arm": "on", "outcome": "http_5xx", "count": 1, "example": "HTTP 500: x"},
     ]
     json.dumps(found, allow_nan=False)
+
+
+def lacking(outcome: str, of_on: int = 0, of_off: int = 0, again: int = 0, n: int = 40, **texts: str) -> dict[str, Any]:
+    """n prompts, the first answers of each of which ended with `outcome` and no text."""
+
+    def row(lost: int, repeat: int = 1, text: str = "same") -> list[Answer]:
+        return [
+            said("" if i < lost else text, f"p{i}", repeat, outcome=outcome if i < lost else "ok") for i in range(n)
+        ]
+
+    return compare(
+        {"off": row(of_off) + row(again, 2), "on": row(of_on, text=texts.get("on", "same"))},
+        [f"p{i}" for i in range(n)],
+    )
+
+
+def test_no_text_where_the_base_has_some_is_a_difference() -> None:
+    for found in (lacking("empty", 27), lacking("empty", of_off=27, again=27)):
+        on = found["arms"]["on"]
+        assert (found["status"], on["diverged"], on["compared"], on["missing"]) == ("different", 27, 40, 0)
+        assert (on["first_at_character"], on["incomplete"]) == (0, False)
+    assert lacking("empty", 4)["status"] == "cannot_tell"
+    assert lacking("empty", 4, again=5)["status"] == "noise"
+    nothing = lacking("empty", 27, 27, 27)["arms"]["on"]
+    assert (nothing["status"], nothing["compared"], nothing["empty"], nothing["equal"]) == ("cannot_tell", 13, 27, 13)
+    assert lacking("empty", 40, 40, 40)["status"] == "unknown"
+
+
+@pytest.mark.parametrize("lost", [{"of_on": 27}, {"of_off": 27}, {"of_on": 3}, {"of_off": 40}])
+def test_missing_answers_are_never_called_equal(lost: dict[str, int]) -> None:
+    found = lacking("http_5xx", **lost)
+    on = found["arms"]["on"]
+    assert (on["missing"], on["incomplete"]) == (max(lost.values()), True)
+    assert found["status"] == ("unknown" if on["missing"] == 40 else "cannot_tell")
+    if on["compared"]:
+        assert f"of 40 prompts {40 - on['missing']} have an answer of both, and 0 of these differ" in found["text"]
+
+
+def test_a_few_missing_answers_leave_the_verdict() -> None:
+    found = lacking("http_5xx", 2)
+    assert (found["status"], found["arms"]["on"]["incomplete"]) == ("equal", False)
+    assert "to all 38 prompts that both answered, of 40" in found["text"]
+    # Without second answers of the base nothing is known of a difference, and nothing is wanted for its absence.
+    assert lacking("http_5xx", again=20)["status"] == "equal"
+    on = lacking("http_5xx", again=37, on="other")["arms"]["on"]
+    assert (on["status"], on["incomplete"], on["missing"]) == ("cannot_tell", True, 37)
+    assert "40 have an answer of both (3 with a second one of off), and 40 of these differ" in on["text"]
+    assert lacking("http_5xx", again=20, on="other")["status"] == "different"  # 20 are enough for that
 
 
 def test_nothing_stored_is_no_crash() -> None:
