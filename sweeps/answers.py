@@ -19,7 +19,8 @@ from sweeps.files import write_atomically
 class Answer:
     """What one request brought. `repeat`: 1, or 2 where the same is asked again.
 
-    `token_ids`: where the server lists them; `seeded`: the request carried a seed.
+    `token_ids`: where the server lists them; `seeded`: the request carried a seed; `start`: which start of a server
+    that the run starts has answered, counted from 1 over all of the run's folder.
     """
 
     prompt_id: str
@@ -36,6 +37,7 @@ class Answer:
     model: str | None = None
     system_fingerprint: str | None = None
     asked_unix_ns: int = 0
+    start: int | None = None
 
     @property
     def ok(self) -> bool:
@@ -64,6 +66,7 @@ _TYPES = {
     "status": pa.int64(),
     "seeded": pa.bool_(),
     "asked_unix_ns": pa.int64(),
+    "start": pa.int64(),
 }
 SCHEMA = pa.schema([(f.name, _TYPES.get(f.name, pa.string())) for f in fields(Answer)])
 

@@ -73,12 +73,14 @@ async def ask(
     limits: Callable[[], str | None] = lambda: None,
     seconds: float = math.inf,
     say: Say | None = None,
+    start: int | None = None,
 ) -> str | None:
     """Ask whatever has no whole answer at `path` yet, and store the answers there. Why it ended early, else None.
 
-    `spend` is told of every request, `limits` asked before each; `seconds` bounds all of it. A rate limit is waited
-    for. A reply without any text is an answer: to ask until there is one would hide what is compared. A cancellation
-    passes through; what was answered by then is stored. Raises OSError where it cannot be.
+    `spend` is told of every request, `limits` asked before each; `seconds` bounds all of it; `start`: of the server, is
+    kept with what it answers. A rate limit is waited for. A reply without any text is an answer: to ask until there is
+    one would hide what is compared. A cancellation passes through; what was answered by then is stored. Raises OSError
+    where it cannot be.
     """
     have = {answer.key: answer for answer in read_answers(path)}
     missing = [q for q in wanted if (q.prompt_id, q.repeat) not in have or not have[q.prompt_id, q.repeat].answered]
@@ -114,7 +116,8 @@ async def ask(
                     shape = greedy(target.shape, seeded=False)
                     exchange = await put(question)
                 seeded = "seed" in shape.sampling
-                answer = _answer(question, exchange, seeded, asked_unix_ns, _CHARACTERS + _CHARACTERS_A_TOKEN * tokens)
+                longest = _CHARACTERS + _CHARACTERS_A_TOKEN * tokens
+                answer = _answer(question, exchange, seeded, asked_unix_ns, longest, start)
                 have[answer.key] = answer
                 if limited(exchange):
                     return f"its rate limit still refuses requests ({exchange.error})"
@@ -140,7 +143,9 @@ def _refuses(exchange: Exchange, field: str) -> bool:
     return exchange.status in (400, 422) and field in (exchange.error or "")
 
 
-def _answer(question: Question, exchange: Exchange, seeded: bool, asked_unix_ns: int, longest: int) -> Answer:
+def _answer(
+    question: Question, exchange: Exchange, seeded: bool, asked_unix_ns: int, longest: int, start: int | None
+) -> Answer:
     return Answer(
         question.prompt_id,
         question.repeat,
@@ -156,4 +161,5 @@ def _answer(question: Question, exchange: Exchange, seeded: bool, asked_unix_ns:
         exchange.model,
         exchange.system_fingerprint,
         asked_unix_ns,
+        start,
     )

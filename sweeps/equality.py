@@ -2,11 +2,12 @@
 
 Speculation is to change the speed of greedy decoding, never its text. But a server may not answer twice alike even by
 itself (another batch, another kernel, another order of sums), so the base arm answers each prompt a second time: that
-is the noise floor. Where an arm answers as the base does, its answer and the base's second one are alike in
-distribution given the base's first, so of the prompts in which just one of these two differs from it, either is the one
-as often as the other: the exact McNemar test (McNemar, Psychometrika 12, 1947; a binomial test on the discordant
-pairs), one-sided, the prompts taken as independent. Of several arms each is tested at its share of the level
-(Bonferroni). Shares have exact binomial intervals (Clopper and Pearson, Biometrika 26, 1934).
+is the noise floor. Servers that are started for the arms give that second answer after another start, since what an
+engine settles as it starts (its kernels) is no arm's fault. Where an arm answers as the base does, its answer and the
+base's second one are alike in distribution given the base's first, so of the prompts in which just one of these two
+differs from it, either is the one as often as the other: the exact McNemar test (McNemar, Psychometrika 12, 1947; a
+binomial test on the discordant pairs), one-sided, the prompts taken as independent. Of several arms each is tested at
+its share of the level (Bonferroni). Shares have exact binomial intervals (Clopper and Pearson, Biometrika 26, 1934).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,10 +144,12 @@ def compare(
     prompts: Sequence[str],
     ended: Mapping[str, str] | None = None,
     cuts: Cuts = Cuts(),
+    apart: Collection[str] = (),
 ) -> dict[str, Any]:
     """What `equality.json` holds of the answers of all arms, the base first, to `prompts` (ids, in order).
 
-    `ended`: why an arm was not asked to the end; `cuts`: where replies may be cut.
+    `ended`: why an arm was not asked to the end; `cuts`: where replies may be cut; `apart`: arms that are
+    served by another process than the base.
     """
     ended = ended or {}
     of = {arm: {a.key: a for a in mine} for arm, mine in answers.items()}
@@ -154,21 +157,35 @@ def compare(
     first, second = _repeats(of[base], prompts)
     floor = _differences(first, second, prompts, cuts)
     alpha = ALPHA / max(1, len(others))
+    restarted = bool(floor) and all(first[prompt].start != second[prompt].start for prompt in floor)
     arms = {}
     for arm in others:
         mine, _ = _repeats(of[arm], prompts)
-        arms[arm] = _verdict(arm, base, _differences(first, mine, prompts, cuts), floor, (first, mine), prompts, alpha)
+        found = _differences(first, mine, prompts, cuts)
+        row = arms[arm] = _verdict(arm, base, found, floor, (first, mine), prompts, alpha)
+        doubted = row["status"] == DIFFERENT or (row["status"] == CANNOT_TELL and not row["incomplete"])
+        if doubted and row["tested"] and arm in apart and not restarted:
+            row["text"] += (
+                f" {base} has answered twice within one start of its server, so what a restart by itself changes is "
+                "not in its own noise, and may be part of this."
+            )
     failures = [row for arm in answers for row in _failures(arm, of[arm], prompts, ended.get(arm), 1 + (arm == base))]
-    itself = {**_counts(floor), **_where(floor), "examples": _examples(floor, (first, second), prompts)}
+    alone = _floor_said(base, floor, restarted)
+    itself = {
+        "restarted": restarted,
+        **_counts(floor),
+        **_where(floor),
+        "examples": _examples(floor, (first, second), prompts),
+    }
     return {
         "asked": len(prompts),
         "base": base,
         "level": LEVEL,
         "test": TEST,
-        "floor": itself | {"text": _floor_said(base, floor)},
+        "floor": itself | {"text": alone},
         "arms": arms,
         "failures": failures,
-    } | _overall(arms, _floor_said(base, floor))
+    } | _overall(arms, alone)
 
 
 def because_synthetic(how: object) -> str:
@@ -405,12 +422,13 @@ def _by_ids(answers: tuple[Mapping[str, Answer], Mapping[str, Answer]], found: M
     return bool(found) and all(side[prompt].token_ids for prompt in found for side in answers)
 
 
-def _floor_said(base: str, floor: Mapping[str, Difference]) -> str:
+def _floor_said(base: str, floor: Mapping[str, Difference], restarted: bool) -> str:
     counts = _counts(floor)
     n = counts["compared"]
     if not n:
         return f"How far {base} answers as it did before is not known: no prompt was answered twice."
-    return f"{base} gives the same greedy answer twice to {n - counts[DIVERGED]} of {_prompts(n)}."
+    how = "before and after a restart" if restarted else "twice"
+    return f"{base} gives the same greedy answer {how} to {n - counts[DIVERGED]} of {_prompts(n)}."
 
 
 def _asides(counts: Mapping[str, Any]) -> str:

@@ -68,7 +68,6 @@ class _Lane:
     end_named: bool = False
     chunks_per_stream: float | None = None  # a second, as the last point had them
     ended: str | None = None  # why nothing more is sent to this arm
-    asked: bool = False  # for the answers that are compared
 
 
 class SweepRun:
@@ -153,11 +152,10 @@ class SweepRun:
         return SweepOutcome(finished, skipped, interrupted)
 
     async def _ask_alike(self, name: str, target: Target) -> None:
-        """Have an arm answer what all arms are asked, where that is wanted: apart from the points, and once a run."""
+        """Have an arm answer what all arms are asked, where that is wanted: apart from the points."""
         check, lane = self._check, self._lanes[name]
-        if check is None or lane.asked or self._stopped is not None:
+        if check is None or check.concluded or self._stopped is not None:
             return
-        lane.asked = True
         self._asking = asyncio.create_task(check.ask(self._arms[name], target))
         try:
             sent = await self._asking
@@ -169,27 +167,23 @@ class SweepRun:
             self._asking = None
         if sent and not self._sweep.workload.salt:  # the points will send these prompts again
             lane.earlier = replace(lane.earlier, unsalted_points=lane.earlier.unsalted_points + 1)
-        if all(lane.asked for lane in self._lanes.values()):
+        if check.done:
             check.conclude()
 
     async def _ask_the_rest(self) -> None:
-        """Arms whose points were all finished before have not been up; those that owe answers come up for them."""
-        if self._check is None or all(lane.asked for lane in self._lanes.values()):
+        """Arms that owe answers come up for them: all their points are there, or they are to answer again."""
+        if self._check is None or self._check.concluded:
             return
-        for name, lane in self._lanes.items():
-            if (
-                not lane.asked
-                and lane.ended is None
-                and self._stopped is None
-                and self._check.missing(self._arms[name])
-            ):
+        for name, lane in [*self._lanes.items()] * 2:  # first answers, and second ones of another start
+            if lane.ended is None and self._stopped is None and self._check.owes(self._arms[name]):
+                await self._servers.down()  # one that is up has answered what it may
                 try:
                     await self._ask_alike(
                         name, await self._servers.target(self._arms[name], self._budget.seconds_left())
                     )
                 except LaunchError as exc:
                     lane.ended = str(exc)
-        if not all(lane.asked for lane in self._lanes.values()):
+        if not self._check.concluded:
             self._check.conclude()
 
     async def _ready(self, key: PointKey) -> Target | str:

@@ -11,9 +11,9 @@ from endpoints.transport import Call, Exchange
 from profiles.loading import ResolvedArm, Sweep
 from profiles.workloads import Prompt
 from sweeps.answers import answers_path, read_answers
-from sweeps.asking import ask, chosen, questions
+from sweeps.asking import Question, ask, chosen, questions
 from sweeps.budget import Budget
-from sweeps.equality import DIFFERENT, Cuts, because_synthetic, compare, with_meaningless
+from sweeps.equality import DIFFERENT, MISSING, Cuts, because_synthetic, compare, with_meaningless
 from sweeps.events import Listener, Note
 from sweeps.files import write_json
 from sweeps.plan import PlannedCheck, plan_checks, prices_of
@@ -55,35 +55,46 @@ class SameCheck:
     _prompts: list[Prompt] = field(init=False)
     _plans: dict[str, PlannedCheck] = field(init=False)
     _synthetic: dict[str, str] = field(init=False, default_factory=dict)
+    _asked: dict[str, Target] = field(init=False, default_factory=dict)  # whom last
+    _done: set[str] = field(init=False, default_factory=set)
+    concluded: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self._prompts = chosen(self.measured, self.sweep.check_equal, self.sweep.seed)
         self._plans = {check.arm: check for check in plan_checks(self.sweep, self.measured)}
 
-    def missing(self, arm: ResolvedArm) -> int:
-        """How many answers of an arm are not stored yet."""
-        have = {answer.key for answer in read_answers(answers_path(self.store.path, arm.slug)) if answer.answered}
-        wanted = questions(self._prompts, self.sweep.workload.system, self._plans[arm.name].repeats)
-        return sum((q.prompt_id, q.repeat) not in have for q in wanted)
+    @property
+    def done(self) -> bool:
+        """Every arm was asked what it is to be asked in this run."""
+        return self._done.issuperset(self._plans)
+
+    def owes(self, arm: ResolvedArm) -> bool:
+        """Whether answers of an arm are not stored yet and another start of its server may give them."""
+        return arm.name not in self._done and bool(self._unanswered(arm, None))
 
     async def ask(self, arm: ResolvedArm, target: Target) -> int:
         """Ask an arm what it has not answered yet; how many requests that took. Raises OSError.
 
-        A cancellation passes through, with what was answered stored and what was spent in the journal.
+        For each `target` that is done once. What a server that the run starts has answered is asked a second time of
+        another start. A cancellation passes through, with what was answered stored and what was spent in the journal.
         """
+        if arm.name in self._done or self._asked.get(arm.name) is target:
+            return 0
+        self._asked[arm.name] = target
         if target.synthetic is not None:
             self._synthetic[arm.name] = because_synthetic(target.synthetic)
         path, plan = answers_path(self.store.path, arm.slug), self._plans[arm.name]
         spent, prices = _Spent(), prices_of(arm)
-        wanted = questions(self._prompts, self.sweep.workload.system, plan.repeats)
-        missing = self.missing(arm)
-        if not missing:
+        start = self._start_of(arm)
+        wanted = self._unanswered(arm, start)
+        if not wanted:
+            self._see_done(arm, start)
             return 0
-        whole = missing == len(wanted)
+        whole = not any(answer.answered for answer in read_answers(path))
         if barred := self.budget.cannot_afford(plan) if whole else self.budget.used_up():
             self._ended(arm, barred, spent, prices)
             return 0
-        self.listen(Note(f"{arm.name}: {missing} greedy requests, to compare answers (uncounted)"))
+        self.listen(Note(f"{arm.name}: {len(wanted)} greedy requests, to compare answers (uncounted)"))
 
         def spend(call: Call, exchange: Exchange) -> None:
             spent.add(exchange)
@@ -99,9 +110,11 @@ class SameCheck:
                 limits=self.budget.used_up,
                 seconds=self.budget.seconds_left(),
                 say=lambda text: self.listen(Note(text)),
+                start=start,
             )
         finally:
             self._ended(arm, why, spent, prices)
+        self._see_done(arm, start)
         return spent.requests
 
     def conclude(self) -> dict[str, Any]:
@@ -114,12 +127,49 @@ class SameCheck:
             [p.id for p in self._prompts],
             {arm: why for arm, why in ended.items() if why},
             self._cuts(),
+            self._apart(),
         )
         found = with_meaningless(found, self._synthetic)
         asked = {"schema_version": SCHEMA_VERSION, "wanted": self.sweep.check_equal}
         write_json(run / "equality.json", asked | found)
+        self.concluded = True
         self.listen(Note(found["text"], "warn" if found["status"] == DIFFERENT else "info"))
         return found
+
+    def _unanswered(self, arm: ResolvedArm, start: int | None) -> list[Question]:
+        """What is not answered yet, and may be asked of this start of the arm's server; None: of a later one."""
+        have = {a.key: a for a in read_answers(answers_path(self.store.path, arm.slug)) if a.answered}
+        wanted = questions(self._prompts, self.sweep.workload.system, self._plans[arm.name].repeats)
+        missing = [q for q in wanted if (q.prompt_id, q.repeat) not in have]
+        if not self._restarts(arm):
+            return missing
+        first = {prompt: answer.start for (prompt, repeat), answer in have.items() if repeat == 1}
+        return [q for q in missing if q.repeat == 1 or first.get(q.prompt_id, start) != start]
+
+    def _restarts(self, arm: ResolvedArm) -> bool:
+        """Whether second answers are to come from another start: where there is another arm to compare with."""
+        return arm.launch is not None and len(self.sweep.arms) > 1
+
+    def _start_of(self, arm: ResolvedArm) -> int | None:
+        """Which start of the arm's server, of all in this folder, is up; None where the run starts none."""
+        if arm.launch is None:
+            return None
+        lines = read_journal(self.store.path)
+        return len([line for line in lines if line["event"] == "server_ready" and line.get("arm") == arm.name])
+
+    def _see_done(self, arm: ResolvedArm, start: int | None) -> None:
+        """An arm is done, but for second answers that wait for another start; a few bring no server up again."""
+        waiting = len(self._unanswered(arm, None)) - len(self._unanswered(arm, start))
+        if waiting <= MISSING * len(self._prompts):
+            self._done.add(arm.name)
+
+    def _apart(self) -> set[str]:
+        base, *others = self.sweep.arms
+        return {
+            arm.name
+            for arm in others
+            if arm.launch is not None or base.launch is not None or (arm.url, arm.model) != (base.url, base.model)
+        }
 
     def _cuts(self) -> Cuts:
         declared = [arm.speculation.draft_tokens for arm in self.sweep.arms if arm.speculation is not None]
@@ -130,4 +180,5 @@ class SameCheck:
     def _ended(self, arm: ResolvedArm, why: str | None, spent: _Spent, prices: tuple[float, float] | None) -> None:
         self.store.note(ASKED, arm=arm.name, reason=why, spent=spent.as_json(prices))
         if why:
+            self._done.add(arm.name)
             self.listen(Note(f"{arm.name}: not asked to the end whether it answers as the others do: {why}", "warn"))

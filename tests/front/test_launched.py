@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,6 +114,40 @@ def test_arms_run_in_blocks_one_server_at_a_time(cli: Cli, tmp_path: Path) -> No
     assert "/version says 7" in str(arm["probe"]["findings"])
     assert str(SERVER) in arm["started"]["command"]
     assert (run / "servers" / "on.log").read_text().startswith("starting deaf")
+    assert belonging(run) == []
+
+
+def answers(run: Path, arm: str) -> list[tuple[int, int]]:
+    rows = pq.read_table(run / "points" / arm / "equality" / "responses.parquet").to_pylist()
+    return sorted({(row["repeat"], row["start"]) for row in rows})
+
+
+def test_the_base_answers_again_after_a_restart(cli: Cli, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    path = spec(tmp_path, {"off": launch(), "on": launch()}, check_equal=2)
+    cli("run", str(path), "--out", str(run), code=None)
+    asked = [(line["arm"], line["spent"]["requests"]) for line in of(run, "equality_asked")]
+    assert asked == [("off", 2), ("on", 2), ("off", 2)]
+    assert (answers(run, "off"), answers(run, "on")) == ([(1, 1), (2, 2)], [(1, 1)])
+    assert len(of(run, "server_ready")) == 3  # the anchor's was up anyway
+    found = json.loads((run / "equality.json").read_text())
+    assert (found["status"], found["floor"]["restarted"]) == ("equal", True)
+
+
+def test_without_an_anchor_the_base_comes_up_again_for_that(cli: Cli, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    load = {"concurrency": 1, "requests": 10, "warmup": 1, "anchor": False}
+    path = spec(tmp_path, {"off": launch(), "on": launch()}, check_equal=2, load=load)
+    cli("run", str(path), "--out", str(run), code=None)
+    assert [line["arm"] for line in of(run, "server_ready")] == ["off", "on", "off"]
+    assert answers(run, "off") == [(1, 1), (2, 2)]
+    cli("run", str(run), "--resume", code=None)
+    assert len(of(run, "server_ready")) == 3
+    assert belonging(run) == []
+    # More prompts than before: what is missing is asked, and asked again of another start.
+    cli("run", str(run), "--resume", "--check-equal", "4", code=None)
+    assert [line["arm"] for line in of(run, "server_ready")][3:] == ["off", "on", "off"]
+    assert answers(run, "off") == [(1, 1), (1, 3), (2, 2), (2, 4)]
     assert belonging(run) == []
 
 

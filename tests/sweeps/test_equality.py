@@ -162,6 +162,22 @@ def test_noise_alone_is_rarely_called_a_difference() -> None:
     assert accused / runs < 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5
 
 
+def test_noise_of_each_start_is_rarely_called_a_difference() -> None:
+    """A start answers one prompt in ten in another way than others do, and always in that: asked of one start, the base
+    shows no noise at all."""
+    rng = np.random.default_rng(11)
+    runs, n = 400, 40
+    prompts = [f"p{i}" for i in range(n)]
+    accused = {True: 0, False: 0}
+    for _ in range(runs):
+        base, again, on = ([f"text {int(x)}" for x in row] for row in rng.random((3, n)) < 0.1)
+        for restarted in accused:
+            answers = arms(base, again if restarted else base, on=on)
+            accused[restarted] += compare(answers, prompts)["status"] == "different"
+    assert accused[True] / runs < 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5
+    assert accused[False] / runs > 0.5  # what asking of another start is for
+
+
 def test_cuts_are_told_apart_and_no_divergence() -> None:
     base = [said("a b c", f"p{i}", output_tokens=3) for i in range(6)]
     again = [said("a b c", f"p{i}", 2, output_tokens=3) for i in range(6)]

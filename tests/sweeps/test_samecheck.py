@@ -12,6 +12,7 @@ from endpoints.attempts import Timeouts
 from endpoints.target import Target, target_of
 from profiles.loading import Sweep
 from profiles.workloads import load_prompts, split
+from sweeps.answers import answers_path, read_answers
 from sweeps.budget import Budget
 from sweeps.events import Event, Note
 from sweeps.samecheck import SameCheck
@@ -22,13 +23,19 @@ PRICES = {"input": 1.0, "output": 2.0, "per": 1000}
 
 
 def check_of(
-    lab: SimpleNamespace, folder: Path, root: str, n: int = 4, **sections: Any
+    lab: SimpleNamespace, folder: Path, root: str, n: int = 4, launched: bool = False, on: str = "", **sections: Any
 ) -> tuple[SameCheck, Sweep, dict[str, Target], list[Event]]:
-    endpoint = {"url": f"{root}/v1", "model": "m", "prices": PRICES}
+    where: dict[str, Any] = {"launch": ["server", "{port}"]} if launched else {"url": f"{root}/v1"}
+    endpoint = {**where, "model": "m", "prices": PRICES}
     sweep = lab.sweep(
-        {"concurrency": 1, "requests": 10}, arms={"off": endpoint, "on": endpoint}, check_equal=n, **sections
+        {"concurrency": 1, "requests": 10},
+        arms={"off": endpoint, "on": endpoint | ({"url": on} if on else {})},
+        check_equal=n,
+        **sections,
     )
-    targets = {arm.name: target_of(arm, 32, {}, Timeouts(5.0, 5.0, 5.0), {}) for arm in sweep.arms}
+    targets = {
+        arm.name: replace(target_of(arm, 32, {}, Timeouts(5.0, 5.0, 5.0), {}), url=f"{root}/v1") for arm in sweep.arms
+    }
     arms_stored = {arm.name: {"slug": arm.slug} for arm in sweep.arms}
     manifest = {"schema_version": 1, "arms": arms_stored, "load": {"levels": [1]}, "comparable": {}, "created_at": ""}
     store = RunStore.reopen(folder) if folder.exists() else RunStore.create(folder, manifest, "")
@@ -56,6 +63,81 @@ async def test_arms_may_be_asked_at_different_times(lab: SimpleNamespace, tmp_pa
     assert (stored["wanted"], stored["asked"], stored["status"]) == (4, 4, "equal")
     assert isinstance(heard[-1], Note)
     assert "to all 4 prompts" in heard[-1].text
+
+
+class Restless(FakeEndpoint):
+    """What it says depends on how often it was started."""
+
+    def start(self, check: SameCheck, arm: str) -> None:
+        self.natural += 1
+        check.store.note("server_ready", arm=arm)
+
+
+async def test_what_a_restart_changes_is_in_the_noise(lab: SimpleNamespace, tmp_path: Path) -> None:
+    """Arms that are alike, each start of whose servers says something else: nothing to accuse the second one of."""
+    endpoint = Restless()
+    async with endpoint.running() as root:
+        check, sweep, targets, _ = check_of(lab, tmp_path / "run", root, 8, launched=True)
+        off, on = sweep.arms
+        endpoint.start(check, "off")
+        assert await check.ask(off, targets["off"]) == 8
+        assert await check.ask(off, targets["off"]) == 0  # as often as it is up for another point
+        assert (check.done, check.owes(off)) == (False, True)
+        endpoint.start(check, "on")
+        assert await check.ask(on, targets["on"]) == 8
+        check.store.close()
+
+        check, sweep, targets, _ = check_of(lab, tmp_path / "run", root, 8, launched=True)
+        off, on = sweep.arms
+        assert (check.owes(off), check.owes(on)) == (True, False)
+        endpoint.start(check, "off")
+        assert await check.ask(off, replace(targets["off"])) == 8
+        assert check.owes(off) is False
+        assert await check.ask(on, targets["on"]) == 0
+        assert check.done
+        found = check.conclude()
+        check.store.close()
+    assert (found["status"], found["floor"]["restarted"], found["floor"]["diverged"]) == ("noise", True, 8)
+    assert found["floor"]["text"].startswith("off gives the same greedy answer before and after a restart to 0 of 8")
+    starts = {(a.repeat, a.start) for a in read_answers(answers_path(tmp_path / "run", "off"))}
+    assert starts == {(1, 1), (2, 2)}
+
+
+async def test_no_server_is_started_again_for_a_few_answers(lab: SimpleNamespace, tmp_path: Path) -> None:
+    class Failing(Restless):
+        left = 1
+
+        async def answer(self, request: Any, body: dict[str, Any], route: str) -> Any:
+            if len(self.asked) == 3 and self.left:
+                self.left = 0
+                return self.error(500, {"message": "no"})
+            return await super().answer(request, body, route)
+
+    endpoint = Failing()
+    async with endpoint.running() as root:
+        check, sweep, targets, _ = check_of(lab, tmp_path / "run", root, 20, launched=True)
+        for _ in range(2):
+            assert check.owes(sweep.arms[0])
+            endpoint.start(check, "off")
+            assert await check.ask(sweep.arms[0], replace(targets["off"])) == 20
+        assert not check.owes(sweep.arms[0])
+        check.store.close()
+
+
+async def test_a_restart_that_the_noise_does_not_know_is_named(lab: SimpleNamespace, tmp_path: Path) -> None:
+    """Arms by URL: the base's server is the same both times. And where it is everybody's, there is nothing to name."""
+    endpoint = Restless()
+    async with endpoint.running() as root:
+        for name, url, named in (("a", f"{root}/other/v1", True), ("b", "", False)):
+            endpoint.natural = 9
+            check, sweep, targets, _ = check_of(lab, tmp_path / name, root, 8, on=url)
+            await check.ask(sweep.arms[0], targets["off"])
+            endpoint.natural = 8
+            await check.ask(sweep.arms[1], targets["on"])
+            found = check.conclude()
+            check.store.close()
+            assert (found["status"], found["floor"]["restarted"]) == ("different", False)
+            assert ("within one start of its server" in found["text"]) == named
 
 
 async def test_known_synthetic_acceptance_is_meaningless_at_once(lab: SimpleNamespace, tmp_path: Path) -> None:
