@@ -194,14 +194,18 @@ def because_synthetic(how: object) -> str:
 
 
 def with_meaningless(equality: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, Any]:
-    """The same with arms (by name) whose answers cannot be compared, each for its reason; for the base's reason all."""
+    """The same with arms (by name) whose answers cannot be compared, each for its reason; for the base's reason all.
+    What is missing of their answers is no failure."""
     base = equality["base"]
     arms = {}
     for arm, row in equality["arms"].items():
         why = reasons.get(arm) or reasons.get(base)
         said = f"Whether {arm} answers as {base} does cannot be told: {why}."
+        said += "" if row["compared"] else " No answers were compared."
         arms[arm] = row | {"status": MEANINGLESS, "meaningless": why, "incomplete": False, "text": said} if why else row
-    return {**equality, "arms": arms} | _overall(arms, equality["floor"]["text"])
+    in_vain = bool(arms) and all(row["meaningless"] for row in arms.values())
+    failures = [row for row in equality["failures"] if not (in_vain or reasons.get(row["arm"]))]
+    return {**equality, "arms": arms, "failures": failures} | _overall(arms, equality["floor"]["text"])
 
 
 def _overall(arms: Mapping[str, Mapping[str, Any]], alone: str) -> dict[str, Any]:

@@ -54,20 +54,28 @@ class PlannedCheck:
 
 
 def plan_checks(sweep: Sweep, measured: Sequence[Prompt]) -> tuple[PlannedCheck, ...]:
-    """The check in every arm, none where it is not wanted: the first arm answers twice, to show its own noise."""
+    """The check in every arm, none where it is not wanted: the first arm answers twice, to show its own noise. Arms
+    that are declared to accept drafts by a rule have no part in it; nor has any, where the first one does."""
     prompts = min(sweep.check_equal, len({p.text for p in measured}))
-    if not prompts:
+    if not prompts or is_synthetic(sweep.arms[0]):
         return ()
     size = sum(len(p.text.encode()) for p in measured) / len(measured) + len((sweep.workload.system or "").encode())
     each, length = math.ceil(size / _BYTES_PER_TOKEN), ASSUMED_TTFT_S + sweep.workload.max_tokens / ASSUMED_TPS
     checks = []
     for arm in sweep.arms:
+        if is_synthetic(arm):
+            continue
         repeats = 2 if arm is sweep.arms[0] else 1
         requests = repeats * prompts
         inputs, outputs, prices = requests * each, requests * sweep.workload.max_tokens, prices_of(arm)
         usd = None if prices is None else inputs * prices[0] + outputs * prices[1]
         checks.append(PlannedCheck(arm.name, prompts, repeats, requests * length, requests, inputs, outputs, usd))
     return tuple(checks)
+
+
+def is_synthetic(arm: ResolvedArm) -> bool:
+    """Whether the arm is declared to accept drafts by a rule, not by its model."""
+    return arm.speculation is not None and arm.speculation.synthetic
 
 
 def plan_sweep(sweep: Sweep, measured: Sequence[Prompt]) -> tuple[PlannedPoint, ...]:

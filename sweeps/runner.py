@@ -166,7 +166,7 @@ class SweepRun:
         finally:
             self._asking = None
         if sent and not self._sweep.workload.salt:  # the points will send these prompts again
-            lane.earlier = replace(lane.earlier, unsalted_points=lane.earlier.unsalted_points + 1)
+            lane.earlier = replace(lane.earlier, asked_unsalted=True)
         if check.done:
             check.conclude()
 
@@ -247,7 +247,9 @@ class SweepRun:
             if metrics is not None:
                 await metrics.close()
         unsalted = lane.earlier.unsalted_points + (not self._sweep.workload.salt)
-        lane.earlier = Earlier(lane.earlier.backends | measured.backends, unsalted)
+        lane.earlier = replace(
+            lane.earlier, backends=lane.earlier.backends | measured.backends, unsalted_points=unsalted
+        )
         if could_reuse and not lane.policy.reuse:
             text = "the server closes connections that it said it keeps, so streams use a fresh one each from now on"
             self._store.note("decision", key, text=text)

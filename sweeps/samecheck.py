@@ -16,7 +16,7 @@ from sweeps.budget import Budget
 from sweeps.equality import DIFFERENT, MISSING, Cuts, because_synthetic, compare, with_meaningless
 from sweeps.events import Listener, Note
 from sweeps.files import write_json
-from sweeps.plan import PlannedCheck, plan_checks, prices_of
+from sweeps.plan import PlannedCheck, is_synthetic, plan_checks, prices_of
 from sweeps.point import SCHEMA_VERSION
 from sweeps.records import read_journal
 from sweeps.store import RunStore
@@ -62,15 +62,21 @@ class SameCheck:
     def __post_init__(self) -> None:
         self._prompts = chosen(self.measured, self.sweep.check_equal, self.sweep.seed)
         self._plans = {check.arm: check for check in plan_checks(self.sweep, self.measured)}
+        for arm in self.sweep.arms:
+            probe = (self.store.manifest["arms"].get(arm.name) or {}).get("probe") or {}
+            if how := "declared in the profile" if is_synthetic(arm) else probe.get("synthetic"):
+                self._synthetic[arm.name] = because_synthetic(how)
 
     @property
     def done(self) -> bool:
         """Every arm was asked what it is to be asked in this run."""
-        return self._done.issuperset(self._plans)
+        return all(arm.name in self._done or self._why_meaningless(arm) for arm in self.sweep.arms)
 
     def owes(self, arm: ResolvedArm) -> bool:
         """Whether answers of an arm are not stored yet and another start of its server may give them."""
-        return arm.name not in self._done and bool(self._unanswered(arm, None))
+        base, *others = self.sweep.arms
+        in_vain = all(self._why_meaningless(other) for other in (others if arm is base and others else [arm]))
+        return arm.name not in self._done and not in_vain and bool(self._unanswered(arm, None))
 
     async def ask(self, arm: ResolvedArm, target: Target) -> int:
         """Ask an arm what it has not answered yet; how many requests that took. Raises OSError.
@@ -83,6 +89,11 @@ class SameCheck:
         self._asked[arm.name] = target
         if target.synthetic is not None:
             self._synthetic[arm.name] = because_synthetic(target.synthetic)
+        elif not is_synthetic(arm):
+            self._synthetic.pop(arm.name, None)  # an earlier start of its server may have been
+        if why := self._why_meaningless(arm):
+            self.listen(Note(f"{arm.name}: not asked for answers to compare: {why}"))
+            return 0
         path, plan = answers_path(self.store.path, arm.slug), self._plans[arm.name]
         spent, prices = _Spent(), prices_of(arm)
         start = self._start_of(arm)
@@ -100,7 +111,7 @@ class SameCheck:
             spent.add(exchange)
             self.budget.count(call, exchange, prices)
 
-        why: str | None = "it was interrupted"
+        why = "it was interrupted"
         try:
             why = await ask(
                 target,
@@ -135,6 +146,12 @@ class SameCheck:
         self.concluded = True
         self.listen(Note(found["text"], "warn" if found["status"] == DIFFERENT else "info"))
         return found
+
+    def _why_meaningless(self, arm: ResolvedArm) -> str | None:
+        """Why nothing would be learnt from an arm's answers: it, or the base, is known to make them up."""
+        base = self.sweep.arms[0].name
+        own, others = self._synthetic.get(arm.name), self._synthetic.get(base)
+        return own or (others and f"of {base}, {others}")
 
     def _unanswered(self, arm: ResolvedArm, start: int | None) -> list[Question]:
         """What is not answered yet, and may be asked of this start of the arm's server; None: of a later one."""

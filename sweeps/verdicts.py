@@ -31,10 +31,12 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What earlier points of the arm's run showed: (model, fingerprint) pairs, and how many sent prompts unsalted."""
+    """What earlier points of the arm's run showed: (model, fingerprint) pairs, and how many sent prompts unsalted;
+    `asked_unsalted`: so did the check for equal answers."""
 
     backends: frozenset[tuple[str, str]] = frozenset()
     unsalted_points: int = 0
+    asked_unsalted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,11 +499,13 @@ def _lockstep(c: Context) -> Verdict | None:
 def _reused_prompts(c: Context) -> Verdict | None:
     r = c.requests
     again = len(r) - len(np.unique(_prompts(r)))
-    if again == 0 and c.earlier.unsalted_points == 0:
+    if again == 0 and c.earlier.unsalted_points == 0 and not c.earlier.asked_unsalted:
         return None
     evidence = f"{again} of {len(r)} requests repeat a prompt of this point word for word"
     if c.earlier.unsalted_points:
         evidence += f", and {c.earlier.unsalted_points} earlier points sent the same prompts without a salt"
+    if c.earlier.asked_unsalted:
+        evidence += ", and the check for equal answers sent some of the workload's prompts without a salt"
     return Verdict(
         "reused_prompts",
         WARN,

@@ -124,7 +124,8 @@ def answers(run: Path, arm: str) -> list[tuple[int, int]]:
 
 def test_the_base_answers_again_after_a_restart(cli: Cli, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    path = spec(tmp_path, {"off": launch(), "on": launch()}, check_equal=2)
+    workload = {"use": "chat-short", "max_tokens": 3, "salt": False}
+    path = spec(tmp_path, {"off": launch(), "on": launch()}, check_equal=2, workload=workload)
     cli("run", str(path), "--out", str(run), code=None)
     asked = [(line["arm"], line["spent"]["requests"]) for line in of(run, "equality_asked")]
     assert asked == [("off", 2), ("on", 2), ("off", 2)]
@@ -132,6 +133,9 @@ def test_the_base_answers_again_after_a_restart(cli: Cli, tmp_path: Path) -> Non
     assert len(of(run, "server_ready")) == 3  # the anchor's was up anyway
     found = json.loads((run / "equality.json").read_text())
     assert (found["status"], found["floor"]["restarted"]) == ("equal", True)
+    told = [v["evidence"] for v in points(run, "on")["c00001-t1"]["verdicts"] if v["code"] == "reused_prompts"]
+    assert ["earlier points" in text for text in told] == [False]
+    assert "the check for equal answers sent" in told[0]
 
 
 def test_without_an_anchor_the_base_comes_up_again_for_that(cli: Cli, tmp_path: Path) -> None:

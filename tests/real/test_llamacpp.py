@@ -101,13 +101,11 @@ def test_every_point_has_the_evidence(swept: Path) -> None:
     }
 
 
-def test_synthetic_acceptance_does_not_answer_alike(swept: Path) -> None:
+def test_synthetic_acceptance_is_not_asked(swept: Path) -> None:
     found = json.loads((swept / "summary.json").read_text())["equality"]
     assert found["floor"] == found["floor"] | {"compared": ASKED, "diverged": 0}, "one request at a time: no noise"
     on = found["arms"]["on"]
-    assert on["compared"] == ASKED
-    assert on["diverged"] > ASKED / 2  # drafts are accepted whatever the model says
-    assert on["p_value"] < 0.05
+    assert on["compared"] == 0
     assert (found["status"], on["status"]) == ("meaningless", "meaningless")
     assert "declared in the profile" in on["text"]
 

@@ -286,6 +286,17 @@ def test_synthetic_acceptance_makes_it_meaningless() -> None:
     assert with_meaningless(found, {}) == found
 
 
+def test_what_is_missing_where_nothing_can_be_compared_is_no_failure() -> None:
+    answers = {"off": [said()], "a": [], "b": []}
+    found = compare(answers, ["p0"])
+    assert [row["arm"] for row in found["failures"]] == ["off", "a", "b"]
+    assert [row["arm"] for row in with_meaningless(found, {"a": "a rule"})["failures"]] == ["off", "b"]
+    for reasons in ({"off": "a rule"}, {"a": "a rule", "b": "a rule"}):
+        told = with_meaningless(found, reasons)
+        assert told["failures"] == []
+        assert not any(row["incomplete"] for row in told["arms"].values())
+
+
 def test_answers_are_stored_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "points" / "off" / "equality" / "responses.parquet"
     assert read_answers(path) == []

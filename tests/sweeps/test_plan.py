@@ -13,7 +13,7 @@ from profiles.models import Limits
 from profiles.workloads import load_prompts, split
 from sweeps.budget import Budget
 from sweeps.events import PointKey
-from sweeps.plan import PlannedPoint, curve_regions, plan_json, plan_sweep, totals_of
+from sweeps.plan import PlannedPoint, curve_regions, plan_checks, plan_json, plan_sweep, totals_of
 
 ARMS = {name: {"url": "http://127.0.0.1:1", "model": "m"} for name in ("A", "B")}
 
@@ -21,6 +21,15 @@ ARMS = {name: {"url": "http://127.0.0.1:1", "model": "m"} for name in ("A", "B")
 def planned(lab: SimpleNamespace, load: dict[str, Any], **sections: Any) -> tuple[PlannedPoint, ...]:
     sweep = lab.sweep(load, **sections)
     return plan_sweep(sweep, split(load_prompts(sweep.workload))[0])
+
+
+@pytest.mark.parametrize(("synthetic", "asked"), [("", ["A", "B"]), ("B", ["A"]), ("A", [])])
+def test_made_up_answers_are_not_asked_for(lab: SimpleNamespace, synthetic: str, asked: list[str]) -> None:
+    declared = {"speculation": {"method": "ngram", "synthetic": True}}
+    arms = {name: arm | (declared if name == synthetic else {}) for name, arm in ARMS.items()}
+    sweep = lab.sweep({"concurrency": 1, "requests": 10}, arms=arms, check_equal=3)
+    checks = plan_checks(sweep, split(load_prompts(sweep.workload))[0])
+    assert [check.arm for check in checks] == asked
 
 
 def test_neither_arm_always_comes_first(lab: SimpleNamespace) -> None:

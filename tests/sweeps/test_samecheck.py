@@ -140,16 +140,49 @@ async def test_a_restart_that_the_noise_does_not_know_is_named(lab: SimpleNamesp
             assert ("within one start of its server" in found["text"]) == named
 
 
-async def test_known_synthetic_acceptance_is_meaningless_at_once(lab: SimpleNamespace, tmp_path: Path) -> None:
-    async with FakeEndpoint().running() as root:
-        check, sweep, targets, _ = check_of(lab, tmp_path / "run", root)
-        for arm, how in zip(sweep.arms, (None, "synth_len: 2.5"), strict=True):
-            await check.ask(arm, replace(targets[arm.name], synthetic=how))
+async def test_known_synthetic_acceptance_is_not_asked(lab: SimpleNamespace, tmp_path: Path) -> None:
+    endpoint = FakeEndpoint()
+    async with endpoint.running() as root:
+        check, sweep, targets, heard = check_of(lab, tmp_path / "run", root)
+        sent = [await check.ask(arm, replace(targets[arm.name], synthetic=how))
+                for arm, how in zip(sweep.arms, (None, "synth_len: 2.5"), strict=True)]  # fmt: skip
+        assert check.done
         check.conclude()
         check.store.close()
+    assert sent == [8, 0]
+    assert len(endpoint.asked) == 8
+    assert any(isinstance(e, Note) and e.text.startswith("on: not asked for answers to compare: the") for e in heard)
     stored = json.loads((tmp_path / "run" / "equality.json").read_text())
     assert stored["arms"]["on"]["status"] == "meaningless"
-    assert "(synth_len: 2.5)" in stored["text"]
+    assert stored["arms"]["on"]["incomplete"] is False
+    assert "(synth_len: 2.5). No answers were compared." in stored["text"]
+    assert stored["failures"] == []
+
+
+async def test_of_a_synthetic_base_nobody_is_asked(lab: SimpleNamespace, tmp_path: Path) -> None:
+    endpoint = FakeEndpoint()
+    async with endpoint.running() as root:
+        check, sweep, targets, _ = check_of(lab, tmp_path / "run", root)
+        for arm in sweep.arms:
+            assert (
+                await check.ask(arm, replace(targets[arm.name], synthetic="a rule" * (arm.name == "off") or None)) == 0
+            )
+            assert not check.owes(arm)
+        assert check.done
+        assert check.conclude()["status"] == "meaningless"
+        check.store.close()
+    assert endpoint.asked == []
+
+
+async def test_no_server_comes_up_to_be_compared_with_made_up_answers(lab: SimpleNamespace, tmp_path: Path) -> None:
+    async with FakeEndpoint().running() as root:
+        check, sweep, targets, _ = check_of(lab, tmp_path / "run", root, launched=True)
+        off, on = sweep.arms
+        assert await check.ask(off, targets["off"]) == 4
+        assert check.owes(off)
+        assert await check.ask(on, replace(targets["on"], synthetic="a rule")) == 0
+        assert not check.owes(off)
+        check.store.close()
 
 
 async def test_what_does_not_fit_is_not_begun(lab: SimpleNamespace, tmp_path: Path) -> None:

@@ -426,6 +426,13 @@ def test_the_same_prompts_in_a_later_point_are_reused(lab: SimpleNamespace) -> N
     assert verdicts(lab, good(lab), earlier=Earlier(unsalted_points=1)) == {"reused_prompts": "warn"}
 
 
+def test_prompts_of_the_check_for_equal_answers_are_no_earlier_point(lab: SimpleNamespace) -> None:
+    (found,) = judged(lab, good(lab), earlier=Earlier(asked_unsalted=True))
+    assert (found["code"], found["severity"]) == ("reused_prompts", "warn")
+    assert "the check for equal answers sent" in found["evidence"]
+    assert "earlier points" not in found["evidence"]
+
+
 def capped(max_batch: int, concurrency: int, **engine: int) -> dict[str, str]:
     """Codes of a point in virtual time on a server with so many slots."""
     given: dict[str, int] = {"prefill_ns_per_token": 20_000, "prefill_base_ns": 0, "decode_base_ns": 4_800_000}
