@@ -40,7 +40,7 @@ limits:
   # usd: 5.00                          # needs prices
   error_rate: 0.01
 
-# check_equal: 40                      # before the points: do the arms answer 40 prompts alike?
+# check_equal: 40                      # apart from the points: do the arms answer 40 prompts alike?
 """
 
 _ENDPOINT = """\
