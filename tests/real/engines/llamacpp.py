@@ -23,17 +23,19 @@ def llamacpp_pair() -> Iterator[tuple[Engine, Engine]]:
 @contextmanager
 def llamacpp_ngram() -> Iterator[Engine]:
     """llama.cpp over the same model, drafting from the text itself: acceptance is real."""
-    with _server(environment("llamacpp", PACKAGES), ["--ngram"]) as server:
+    with _server("ngram") as server:
         yield server.ready()
 
 
 def command(arm: str, port: str) -> list[str]:
-    """What serves the arm, `off` or `on`, at a port."""
+    """What serves the arm, `off`, `on` or `ngram`, at a port."""
     python = environment("llamacpp", PACKAGES)
     words = [python, Path(__file__).with_name("serve_llamacpp.py"), tiny_gguf(), port]
     if arm == "on":
         draft = _gguf(python, "draft", layers=1, width=128, heads=2, seed=2)
         words += ["--draft", draft, "--draft-tokens", DRAFT_TOKENS, "--acceptance-length", ACCEPTANCE_LENGTH]
+    if arm == "ngram":
+        words.append("--ngram")
     return [str(word) for word in words]
 
 
