@@ -6,7 +6,9 @@ import base64
 import html
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from string import ascii_letters, digits
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, quote_plus
 
@@ -65,8 +67,11 @@ _INNOCENT = {
     "key": {"cache", "idempotency", "routing", "route", "sort", "group", "primary", "public", "affinity"},
 }
 _SCHEME = re.compile(r"\s*(?:(?:bearer|basic|token|key|apikey)(?:\s+|\Z))?", re.IGNORECASE)
+_BASE64 = ascii_letters + digits + "+/_-"
+_RUN_ON = re.compile(r"[A-Za-z0-9+/_-]*=*")
+_SHORTEST_LINE = 8  # characters; of a secret of several lines, a shorter one would be found by chance
 _USERINFO = re.compile(r"(?<=://)[^/?#\s]*@")
-_QUERY_VALUE = re.compile(r"(?P<name>(?<=[?&;])[^=&;#\s]+)=(?P<value>[^&;#\s]+)")
+_QUERY_VALUE = re.compile(r"(?P<name>(?<=[?&;])[^=?&;#\s]+)=(?P<value>[^&;#\s]+)")
 
 
 def looks_secret(name: str) -> bool:
@@ -136,19 +141,39 @@ def secrets_in(headers: Mapping[str, str], extra_body: Mapping[str, Any]) -> tup
 
 def redact(text: str, secrets: Iterable[str]) -> str:
     """`text` with every occurrence of the secrets replaced by `<redacted>`: plain, percent-encoded, JSON- or
-    HTML-escaped, or inside a base64 run (as in `Authorization: Basic`)."""
-    patterns: list[str] = []
-    for secret in sorted({secret for secret in secrets if secret}, key=lambda secret: (-len(secret), secret)):
-        forms = {
-            *(secret, html.escape(secret), quote_plus(secret, errors="replace")),
-            *(quote(secret, safe=safe, errors="replace") for safe in ("", "/", "/:=+@,;")),
-            *(json.dumps(secret, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)),
-        }
-        forms |= {form.replace("/", "\\/") for form in forms}
-        forms |= {re.sub(r"%[0-9A-F]{2}|\\u[0-9a-f]{4}", _other_case, form) for form in forms}
-        patterns += sorted(map(re.escape, forms), key=len, reverse=True)
-        patterns += _in_base64(secret)
-    return re.sub("|".join(patterns), REDACTED, text) if patterns else text
+    HTML-escaped, or inside a base64 run (as in `Authorization: Basic`); one of several lines by each line, too.
+
+    Takes time in proportion to the text, whatever is in it.
+    """
+    spans: list[tuple[int, int]] = []
+    for secret in {piece for each in secrets for piece in _pieces(each)}:
+        for form in _forms(secret):
+            spans += [(start, start + len(form)) for start in _places(text, form)]
+        for core in _in_base64(secret):
+            spans += _runs(text, core)
+    shown, done = [], 0
+    for start, end in sorted(spans):
+        if start >= done:
+            shown += [text[done:start], REDACTED]
+        done = max(done, end)
+    return "".join([*shown, text[done:]])
+
+
+def _pieces(secret: str) -> set[str]:
+    """The secret, and its lines where it has several, since it may be printed indented, or only one line be looked
+    at."""
+    return {piece for piece in (secret, *secret.splitlines()) if piece == secret or len(piece) >= _SHORTEST_LINE} - {""}
+
+
+@lru_cache(256)
+def _forms(secret: str) -> tuple[str, ...]:
+    forms = {
+        *(secret, html.escape(secret), quote_plus(secret, errors="replace")),
+        *(quote(secret, safe=safe, errors="replace") for safe in ("", "/", "/:=+@,;")),
+        *(json.dumps(secret, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)),
+    }
+    forms |= {form.replace("/", "\\/") for form in forms}
+    return tuple(forms | {re.sub(r"%[0-9A-F]{2}|\\u[0-9a-f]{4}", _other_case, form) for form in forms})
 
 
 def _other_case(match: re.Match[str]) -> str:
@@ -156,18 +181,39 @@ def _other_case(match: re.Match[str]) -> str:
     return code.lower() if code.startswith("%") else "\\u" + code[2:].upper()
 
 
-def _in_base64(secret: str) -> list[str]:
-    """Patterns of base64 runs that hold `secret`, whatever stands before it: one for each of three alignments."""
+@lru_cache(256)
+def _in_base64(secret: str) -> tuple[str, ...]:
+    """What a base64 run that holds `secret` has in it, whatever stands before it: one for each of three alignments."""
     data = secret.encode("utf-8", "replace")
     if len(data) < 6:  # its characters would be found by chance
-        return []
+        return ()
     cores = set()
     for shift in range(3):
         run = base64.b64encode(b"\0" * shift + data).decode("ascii").rstrip("=")
         # Only the characters made of the secret's own bits, whatever stands around it.
         core = run[-(-shift * 8 // 6) : (shift + len(data)) * 8 // 6]
         cores |= {core, core.replace("+", "-").replace("/", "_")}
-    return [f"[A-Za-z0-9+/_-]*{re.escape(core)}[A-Za-z0-9+/_-]*=*" for core in sorted(cores)]
+    return tuple(cores)
+
+
+def _places(text: str, part: str) -> Iterator[int]:
+    at = text.find(part)
+    while at >= 0:
+        yield at
+        at = text.find(part, at + len(part))
+
+
+def _runs(text: str, core: str) -> Iterator[tuple[int, int]]:
+    """The base64 runs with `core` in them. The core is looked for first: a pattern that began with the run would look
+    through a long one again from each of its characters."""
+    end, at = 0, text.find(core)
+    while at >= 0:
+        start = end + len(text[end:at].rstrip(_BASE64))
+        match = _RUN_ON.match(text, at)
+        assert match is not None  # it may be empty
+        end = match.end()
+        yield start, end
+        at = text.find(core, end)
 
 
 def redact_urls(text: str) -> str:

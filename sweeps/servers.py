@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,14 @@ from endpoints.target import Target
 from profiles.launching import ResolvedLaunch
 from profiles.loading import ResolvedArm, Sweep
 from sweeps.events import Listener, Note
-from sweeps.files import write_text
+from sweeps.files import write_atomically, write_text
 from sweeps.manifest import request_facts
 from sweeps.point import FINISHED, INTERRUPTED
 from sweeps.store import RunStore
 
 _HEARD_S = 1.0  # how soon after its connections broke we know that a server has died
-_LARGEST_LOG = 256 * 1024 * 1024  # bytes that are looked through for secrets
+LARGEST_LOG = 256 * 1024 * 1024  # bytes that are looked through for secrets
+_LINES_AT_ONCE = 256 * 1024  # characters of a log, and the rest of the line
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class Servers:
             for each in (task, stopped):
                 each.cancel()
             await asyncio.gather(task, stopped, return_exceptions=True)
-            await asyncio.to_thread(_scrub_log, target, log)
+            await self._scrub(target, log)
 
     async def down(self) -> None:
         """Stop the server that is up, if one is."""
@@ -86,8 +87,13 @@ class Servers:
             return
         reason = up.server.ended or ("the run was stopped" if self._stopping.is_set() else "its points are done")
         await up.server.stop()
-        await asyncio.to_thread(_scrub_log, up.target, up.server.log)
+        await self._scrub(up.target, up.server.log)
         self._store.note("server_stopped", arm=up.arm.name, reason=reason)
+
+    async def _scrub(self, target: Target, log: Path) -> None:
+        if why := await asyncio.to_thread(_scrub_log, target, log):
+            self._store.note("decision", arm=target.name, text=why)
+            self._listen(Note(f"{target.name}: {why}", "warn"))
 
     def watch(self, arm: str, end_point: Callable[[str], None]) -> asyncio.Task[None]:
         """A task, to be cancelled, that ends the point under way when the arm's server dies."""
@@ -142,7 +148,7 @@ class Servers:
         try:
             found = await bring_up(server, target, seconds, self._stopping, say)
         except LaunchError as exc:
-            await asyncio.to_thread(_scrub_log, target, server.log)
+            await self._scrub(target, server.log)
             self._store.note("server_failed", arm=arm.name, reason=str(exc))
             if not self._stopping.is_set():
                 self._listen(Note(f"{arm.name}: its server did not come up: {exc}", "warn"))
@@ -179,13 +185,28 @@ class Servers:
         self._listen(Note(f"{arm.name}: its server is ready after {took:.1f} s at {target.url}"))
 
 
-def _scrub_log(target: Target, log: Path) -> None:
-    """Take the arm's secrets out of a log, where a program of ours wrote them there."""
+def _scrub_log(target: Target, log: Path) -> str | None:
+    """Take the arm's secrets out of a log, where a program of ours wrote them there; why not, where it is not done."""
     try:
-        if not target.secrets or log.stat().st_size > _LARGEST_LOG:
-            return
-        text = log.read_text(encoding="utf-8", errors="replace")
-        if (clean := target.scrub(text)) != text:
-            write_text(log, clean)
+        if not target.secrets:
+            return None
+        if log.stat().st_size > LARGEST_LOG:
+            return f"{log.name} is larger than {LARGEST_LOG >> 20} MiB, so secrets were not looked for in it"
+        if any(said != shown for said, shown in _scrubbed(target, log)):
+            write_atomically(log, lambda temporary: _write_scrubbed(target, log, temporary))
     except OSError:
-        return  # a log that cannot be read cannot be given away either
+        pass  # a log that cannot be read cannot be given away either
+    return None
+
+
+def _scrubbed(target: Target, log: Path) -> Iterator[tuple[str, str]]:
+    """(as it was, as it is shown) of a few lines at a time: while a string is searched, nothing else goes on here."""
+    with log.open(encoding="utf-8", errors="replace", newline="") as source:
+        while lines := source.readlines(_LINES_AT_ONCE):
+            said = "".join(lines)
+            yield said, target.scrub(said)
+
+
+def _write_scrubbed(target: Target, log: Path, path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.writelines(shown for _, shown in _scrubbed(target, log))

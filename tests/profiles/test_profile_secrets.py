@@ -1,5 +1,6 @@
 import base64
 import json
+import time
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
@@ -191,3 +192,29 @@ def test_secrets_of_headers_and_body_are_found() -> None:
     headers = {"Authorization": "Bearer abc", "X-Title": "t", "api-key": "tokenabc"}
     body = {"a": [{"client_secret": "def"}], "password": {"x": ["ghi"]}, "max_tokens": 3}
     assert sorted(secrets_in(headers, body)) == ["abc", "def", "ghi", "tokenabc"]
+
+
+@pytest.mark.parametrize(
+    "line", ["A" * 400_000, "://" + "?" * 400_000, "=" * 400_000, "Ab1/" * 100_000, "&a=" * 100_000]
+)
+def test_a_long_line_takes_no_longer_than_its_length(line: str) -> None:
+    began = time.process_time()
+    assert redact_urls(redact(line, ["sk-0123456789abcdef", "another/secret"])) == line
+    assert time.process_time() - began < 5  # in the square of the length it is minutes
+
+
+def test_secrets_are_found_in_a_long_run() -> None:
+    inner = base64.b64encode(b"u:" + KEY.encode()).decode().rstrip("=")
+    shown = redact(f"x {'A' * 50_000}{inner}{'B' * 50_000}{inner}== y", [KEY])
+    assert shown == f"x {REDACTED} y"
+
+
+def test_overlapping_secrets_leave_nothing() -> None:
+    assert redact("x abcdefgh y", ["abcdef", "defgh"]) == f"x {REDACTED} y"
+
+
+def test_a_secret_of_several_lines_is_redacted_line_by_line() -> None:
+    pem = "-----BEGIN KEY-----\nMIIEvQIBADANBg\nkqhkiG9w0BAQEFAAS\nab\n-----END KEY-----"
+    for shown in (redact(f"got {pem} end", [pem]), redact(pem.replace("\n", "\r\n    "), [pem])):
+        assert "MIIE" not in shown
+        assert "kqhk" not in shown
