@@ -7,12 +7,13 @@ from pathlib import Path
 
 import aiohttp
 
+from endpoints.http import read_some
 from endpoints.launching import ENDED_WELL, Launched, LaunchError
 from endpoints.look import looking
 from endpoints.target import Target, beside
 from profiles.models import Hook
 
-_MOST = 2048  # bytes of what a server says that are read
+_MOST, _LOOKED_AT = 262_144, 2048  # bytes of what a server says, characters of it when it was scrubbed
 
 
 class HookError(Exception):
@@ -39,7 +40,7 @@ async def _post(hook: Hook, target: Target) -> None:
             looking(target) as (session, _),
             session.post(url, allow_redirects=False, ssl=target.tls, timeout=timeout) as response,
         ):
-            said = (await response.content.read(_MOST)).decode("utf-8", "replace")
+            said = target.scrub((await read_some(response.content, _MOST)).decode("utf-8", "replace"))[:_LOOKED_AT]
     except TimeoutError:
         raise HookError(f"POST {url} had no answer within {hook.seconds:g} s") from None
     except (aiohttp.ClientError, OSError, ValueError) as exc:
@@ -64,5 +65,5 @@ async def _command(hook: Hook, target: Target, concurrency: int, log: Path) -> N
         with suppress(OSError):
             await program.stop()
     if how != ENDED_WELL:
-        lines = program.last_lines()
+        lines = program.last_lines(target.scrub)
         raise HookError(f"{(hook.command or ('',))[0]}: {how}" + (f"; it said: {lines}" if lines else ""))

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,7 +34,7 @@ _PAGE_S = 5.0
 _MOST_PAGE = 4 * 1024 * 1024  # bytes
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0
 _FAREWELL_S = 15.0  # beyond the time the command has for ending
-_LINES, _LONGEST_LINE, _TAIL = 8, 240, 32_768
+_LINES, _LONGEST_LINE, _TAIL = 8, 240, 262_144
 _STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 T = TypeVar("T")
@@ -147,16 +147,20 @@ class Launched:
         except TimeoutError:
             raise LaunchError(f"{self._program}: it did not end within {seconds:g} s") from None
 
-    def last_lines(self) -> str:
-        """The end of what it wrote to its log since it was started, on one line; empty when it wrote nothing."""
+    def last_lines(self, scrub: Callable[[str], str]) -> str:
+        """The end of what it wrote to its log since it was started, on one line, `scrub`bed while it is whole, since a
+        secret that is cut is not known as one; empty when it wrote nothing."""
         try:
             with self.log.open("rb") as log:
-                log.seek(max(self._log_from, self.log.stat().st_size - _TAIL))
+                log.seek(begin := max(self._log_from, self.log.stat().st_size - _TAIL))
                 raw = log.read(_TAIL)
         except OSError:
             return ""
-        lines = [printable(_STEERING.sub("", line)).strip() for line in raw.decode("utf-8", "replace").splitlines()]
-        return " | ".join(line[:_LONGEST_LINE] for line in [line for line in lines if line][-_LINES:])
+        lines = scrub(_STEERING.sub("", raw.decode("utf-8", "replace"))).splitlines()
+        if begin > self._log_from:
+            lines = lines[1:] or [f"(a single line of more than {_TAIL >> 10} KiB)"]
+        lines = [line for line in (printable(line).strip() for line in lines) if line]
+        return " | ".join(line[:_LONGEST_LINE] for line in lines[-_LINES:])
 
     def _hear(self) -> None:
         assert self._guardian is not None and self._guardian.stdout is not None
@@ -213,7 +217,7 @@ async def bring_up(
         await server.stop()
         if not isinstance(exc, LaunchError):
             raise
-        lines = target.scrub(server.last_lines())
+        lines = server.last_lines(target.scrub)
         told = "" if server.pid is None else "; its log is empty"
         told = f"; the last lines of its log: {lines}" if lines else told
         hint = " (a server has to stay in the foreground)" if str(exc) == ENDED_WELL else ""

@@ -127,7 +127,7 @@ class Servers:
     def _why_ended(self) -> str | None:
         if self._up is None or self._up.server.ended is None:
             return None
-        lines = self._up.target.scrub(self._up.server.last_lines())
+        lines = self._up.server.last_lines(self._up.target.scrub)
         return f"the server of this arm is gone: {self._up.server.ended}; the last lines of its log: {lines}"
 
     async def _bring_up(self, arm: ResolvedArm, launch: ResolvedLaunch, seconds_left: float) -> Target:

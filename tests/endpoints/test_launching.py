@@ -9,15 +9,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from endpoints.attempts import Timeouts
 from endpoints.guardian import MARK
+from endpoints.hooks import HookError, do_before_point
 from endpoints.launching import Launched, LaunchError, bring_up, free_port
 from endpoints.target import Target, target_of
 from profiles.loading import load_sweep
+from profiles.models import Hook
+from profiles.secrets import redact
 
 SERVER = Path(__file__).with_name("misbehaving.py")
 ROOT = Path(__file__).resolve().parents[2]
@@ -159,6 +163,51 @@ def test_being_stopped_while_it_starts(log: Path) -> None:
     assert belonging(log) == []
 
 
+KEY = "sk-0123456789abcdefghijklmnopqrstuvwxyz0123"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "x" * 215 + KEY,
+        "x" * 239 + KEY,
+        "x" * (262_144 + 20) + KEY + "y" * (262_144 - 20),
+        "x\n" + KEY + "y" * (262_144 - 20) + "\nz",
+        KEY[:20] + "\x1b[0m" + KEY[20:],
+        "\n".join([KEY] * 20_000),
+        " " * 300_000 + KEY,
+    ],
+)
+def test_the_last_lines_hold_no_piece_of_a_key(log: Path, said: str) -> None:
+    log.parent.mkdir(parents=True)
+    log.write_text(said)
+    shown = launched(log, 1).last_lines(lambda text: redact(text, [KEY]))
+    assert shown
+    assert not any(KEY[at : at + 6] in shown for at in range(len(KEY) - 5)), shown
+
+
+def test_a_key_that_a_hooks_route_answers_with_is_not_shown_in_part(tmp_path: Path) -> None:
+    async def go() -> str:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 500 No\r\nConnection: close\r\n\r\n" + b"x" * 180 + KEY[:20].encode())
+            await writer.drain()
+            await asyncio.sleep(0.05)  # the reply comes in two pieces
+            writer.write(KEY[20:].encode() + b" and more")
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        there = replace(target(server.sockets[0].getsockname()[1]), secrets=(KEY,))
+        with pytest.raises(HookError) as raised:
+            await do_before_point(Hook(post="/reset"), there, 1, tmp_path / "hook.log")
+        server.close()
+        return str(raised.value)
+
+    said = asyncio.run(go())
+    assert "answers 500: xxx" in said
+    assert KEY[:6] not in said
+
+
 def test_a_crash_is_told_with_the_signal(log: Path) -> None:
     async def go() -> str:
         server = launched(log, free_port(), "well")
@@ -193,6 +242,7 @@ OURSELVES = """
 import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
+from endpoints.hooks import HookError, do_before_point
 from endpoints.launching import Launched
 async def go():
     server = Launched([sys.executable, {server!r}, {port!r}, {how!r}], {{"PIDS": {pids!r}}}, None, Path({log!r}), 0.5)
