@@ -5,9 +5,9 @@ in a session of its own, and holds the input open. When the other end of it clos
 killed, it stops the command: SIGTERM to its group, and after `stop_seconds` SIGKILL to all that is left. On its
 standard output it says `started PID`, then `ended CODE` (negative: a signal), or `cannot REASON`.
 
-On Linux it adopts what loses its parent, so that descendants in sessions of their own are found too. The command itself
-dies with the guardian, and whatever else bears the server's mark is ended by a twin, which only waits for the guardian
-to be killed.
+On Linux it adopts what loses its parent, so that descendants in sessions of their own are found too. There it is two
+processes: the outer one only waits for the inner one, which does all this. When the inner one is killed, the command
+dies with it and the outer one adopts and ends the rest; when the outer one is killed, the inner one ends all at once.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _LINUX = sys.platform == "linux"
 MARK = "ENDSWEEP_SERVER"
 """In the environment of all that a server consists of: the path of its log. Whoever has it is ours to kill."""
 
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _FAREWELL_S = 10.0  # for what was killed to be gone
 
 
@@ -35,17 +36,16 @@ def main() -> None:
     """Guard until the command has ended, or we are to end it."""
     prctl = _prctl()
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    order = json.loads(_line())
+    asked: list[int] = []
+    for number in _STOPS:  # handlers, not SIG_IGN, which the command would inherit
+        signal.signal(number, lambda number, _frame: asked.append(number))
+    outer = _within_another(prctl, order["env"][MARK]) if _LINUX else None
     told, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
-    asked: list[int] = []
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # handlers, not SIG_IGN, which the command would inherit
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda number, _frame: asked.append(number))
-    order = json.loads(_line())
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     mother = os.getpid()
-    if _LINUX:
-        _leave_twin(order["env"][MARK])
 
     def in_child() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -76,25 +76,30 @@ def main() -> None:
         os.read(told, 4096)
         code = _reap(child.pid)
     family = _family()
-    if code is None:
-        _ask(child.pid, order["stop_seconds"])
-    else:
+    if code is not None:
         _say(f"ended {code}")
+    elif outer in (None, os.getppid()):
+        _ask(child.pid, order["stop_seconds"])
     _kill_all(child.pid, family)
 
 
-def _leave_twin(mark: str) -> None:
-    """A child that ends all that has the mark when we are gone; when we go in order, it goes before us."""
-    watched, ours = os.pipe()  # nobody but us has the end whose closing it waits for
-    if os.fork():
-        os.close(watched)
-        return
-    os.setsid()
-    for fd in (ours, 0, 1):  # who reads what we say has to see us go
+def _within_another(prctl: Any, mark: str) -> int:
+    """Go on as a child of the process that this was, which ends what we leave behind; its pid."""
+    outer = os.getpid()
+    inner = os.fork()
+    if inner == 0:
+        prctl(_PR_SET_CHILD_SUBREAPER, 1)  # which a child does not inherit
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != outer:  # it died before it was set
+            os._exit(1)
+        return outer
+    for number in _STOPS:
+        signal.signal(number, lambda number, _frame: _signal(inner, number))
+    for fd in (0, 1):  # who reads what is said has to see the inner one go
         os.close(fd)
-    signal.set_wakeup_fd(-1)
-    while os.read(watched, 1):
-        pass
+    while os.waitpid(-1, 0)[0] != inner:
+        pass  # somebody adopted
+    _kill_all(inner, set())
     kill_marked(mark)
     os._exit(0)
 
@@ -163,10 +168,20 @@ def _reap(pid: int) -> int | None:
 
 
 def _ask(pid: int, seconds: float) -> None:
-    """SIGTERM to the group, and time for the command to end in."""
+    """SIGTERM to the group, and time for all that descends from us to end in; what the command, once it is gone, has
+    left elsewhere gets a SIGTERM too."""
     _signal(pid, signal.SIGTERM, group=True)
-    end = time.monotonic() + seconds
-    while _reap(pid) is None and time.monotonic() < end:
+    end, gone, all_asked = time.monotonic() + seconds, False, False
+    while time.monotonic() < end:
+        gone = _reap(pid) is not None or gone
+        left = _family()
+        if not left:
+            return
+        if gone and not all_asked:
+            all_asked = True
+            for each in left:
+                if _group_of(each) != pid:
+                    _signal(each, signal.SIGTERM)
         time.sleep(0.02)
 
 
@@ -189,6 +204,13 @@ def _signal(pid: int, number: int, group: bool = False) -> None:
         (os.killpg if group else os.kill)(pid, number)
     except (ProcessLookupError, PermissionError):
         pass
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except (ProcessLookupError, PermissionError):
+        return None
 
 
 def _family() -> set[int]:

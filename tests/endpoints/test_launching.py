@@ -50,6 +50,20 @@ def none_left(log: Path, within_s: float = 10.0) -> bool:
     return False
 
 
+def written(path: Path) -> str:
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        if path.exists() and (text := path.read_text()):
+            return text
+        time.sleep(0.02)
+    raise AssertionError(f"nothing in {path}")
+
+
+def only_child(pid: int) -> int:
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)
+
+
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "servers" / "on.log"
@@ -238,6 +252,61 @@ def test_a_guardian_that_is_killed_takes_the_server_along(log: Path, how: str) -
     assert belonging(log) == []
 
 
+SLOW_TO_END = """
+import pathlib, signal, sys, time
+def end(*_):
+    time.sleep(0.5)
+    pathlib.Path(sys.argv[1]).write_text("saved")
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+pathlib.Path(sys.argv[1]).write_text("up")
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        '"$@"; true',
+        pytest.param('setsid "$@"; true', marks=linux),
+        pytest.param('(setsid "$@" &) ; sleep 600; true', marks=linux),
+    ],
+)
+def test_what_a_wrapper_started_has_its_time_to_end_in(log: Path, tmp_path: Path, wrapper: str) -> None:
+    told = tmp_path / "told"
+
+    async def go() -> float:
+        words = ["sh", "-c", wrapper, "sh", sys.executable, "-c", SLOW_TO_END, str(told)]
+        server = Launched(words, {}, None, log, 30.0)
+        await server.start()
+        await asyncio.to_thread(written, told)
+        began = time.monotonic()
+        await server.stop()
+        return time.monotonic() - began
+
+    assert asyncio.run(go()) < 20
+    assert told.read_text() == "saved"
+
+
+@linux
+@pytest.mark.parametrize("whom", ["outer", "inner"])
+def test_what_hides_its_mark_goes_with_a_guardian_that_is_killed(log: Path, tmp_path: Path, whom: str) -> None:
+    pid = tmp_path / "pid"
+    hidden = f"env -i /bin/sh -c 'echo $$ > {pid}; exec sleep 600'"
+
+    async def go() -> None:
+        server = Launched(["sh", "-c", f"setsid {hidden} & exec sleep 600"], {}, None, log, 30.0)
+        await server.start()
+        await asyncio.to_thread(written, pid)
+        assert server.guardian_pid is not None
+        os.kill(server.guardian_pid if whom == "outer" else only_child(server.guardian_pid), signal.SIGKILL)
+        assert await asyncio.wait_for(server.wait(), 10) == "its guardian was killed"
+        await server.stop()
+
+    asyncio.run(go())
+    assert gone(int(pid.read_text()))
+
+
 OURSELVES = """
 import asyncio, sys
 from pathlib import Path
@@ -272,9 +341,9 @@ def test_our_own_kill_leaves_nothing(log: Path, tmp_path: Path, how: str) -> Non
 
 
 @linux
-@pytest.mark.parametrize("twin_too", [False, True])
-def test_we_are_killed_together_with_the_guardian(log: Path, tmp_path: Path, twin_too: bool) -> None:
-    """The guardian's twin ends what is left; and where that is killed as well, the next start does."""
+@pytest.mark.parametrize("both", [False, True])
+def test_we_are_killed_together_with_the_guardian(log: Path, tmp_path: Path, both: bool) -> None:
+    """The guardian's other process ends what is left; and where that is killed as well, the next start does."""
     pids = tmp_path / "pids"
     code = OURSELVES.format(
         root=str(ROOT), server=str(SERVER), port=str(free_port()), how="family", pids=str(pids), log=str(log)
@@ -284,18 +353,17 @@ def test_we_are_killed_together_with_the_guardian(log: Path, tmp_path: Path, twi
         guardian = int(ourselves.stdout.readline())
         while not pids.exists():
             time.sleep(0.02)
-        children = Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split()
-        (twin,) = [pid for pid in children if b"guardian.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        inner = only_child(guardian)
         os.kill(ourselves.pid, signal.SIGSTOP)  # so that neither sees the other go
-        if twin_too:
-            os.kill(int(twin), signal.SIGKILL)
+        if both:
+            os.kill(inner, signal.SIGKILL)
         os.kill(guardian, signal.SIGKILL)
         ourselves.kill()
-    if twin_too:
+    if both:
         assert belonging(log), "its children in sessions of their own"
         assert up(log, "well") == ""
     assert none_left(log)
-    assert gone(int(twin))
+    assert gone(inner)
 
 
 def gone(pid: int) -> bool:
