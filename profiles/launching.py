@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from profiles.engines import ENGINES, told
-from profiles.errors import ProfileError
+from profiles.errors import ProfileError, Refusal
 from profiles.merging import merge
 from profiles.models import Launch, Speculation, clean_url
 from profiles.secrets import looks_secret, redact_urls
@@ -19,6 +19,10 @@ from profiles.yamltext import dump
 HERE = "http://127.0.0.1:{port}/v1"
 _KNOWN_KEYS = re.compile(r"\b(?:sk|hf|nvapi|ghp|xox[bp])[-_][A-Za-z0-9_-]{16,}")
 _VARIABLE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+# A field of JSON, or of what is written like it: {"name": "value"}, {name: value}; not one that is empty or yes or no.
+_FIELD = re.compile(
+    r"""[{,]\s*\\?["']?([A-Za-z0-9_.-]+)\\?["']?\s*:\s*(?!(?:null|true|false|None|True|False)\b)\\?["']?[^\s"'\\,}\]]"""
+)
 _NAMES_A_FILE = re.compile(r"(?i)[-_](?:file|path|dir)\Z")
 
 Path_ = tuple[str, ...]
@@ -91,17 +95,25 @@ def refuse_secrets(document: Mapping[str, Any], place: Callable[[Path_], tuple[s
                 _refuse_in(asked, (*path, key), place)
 
 
+def refuse_expanded(words: Sequence[str]) -> None:
+    """Look once more through the words of a command as it will be started. Raises Refusal."""
+    _refuse_words(words, expanded=True)
+
+
 def _refuse_in(asked: Mapping[str, Any], path: Path_, place: Callable[[Path_], tuple[str, str | None]]) -> None:
     for name in ("command", "program", "args"):
         words = asked.get(name)
-        if isinstance(words, list) and (what := _secret_in([str(word) for word in words])):
-            problem = f"there is a secret in a command line ({what}), which everyone on the machine can read"
-            remedy = "give it to the server by its environment or a file"
-            raise ProfileError(*place((*path, name)), problem, remedy)
-    options = asked.get("options")
-    if isinstance(options, Mapping) and (held := [name for name in options if looks_secret(str(name))]):
-        problem = "it is written into a file of the run, and a secret does not belong there"
-        raise ProfileError(*place((*path, "options", held[0])), problem, "give it to the server by its environment")
+        try:
+            _refuse_words([str(word) for word in words] if isinstance(words, list) else [])
+        except Refusal as refusal:
+            raise ProfileError(*place((*path, name)), refusal.problem, refusal.remedy) from None
+    for below, value in _entries(asked.get("options")):
+        text = value if isinstance(value, str) else ""
+        named = any(_secret_name(name) for name in below) and value not in (None, True, False)
+        if named or _KNOWN_KEYS.search(text) or redact_urls(text) != text or _secret_variable(text):
+            problem = "it is written into a file of the run, and a secret does not belong there"
+            remedy = "give it to the server by its environment"
+            raise ProfileError(*place((*path, "options", *below)), problem, remedy)
     env = asked.get("env")
     for name, value in env.items() if isinstance(env, Mapping) else ():
         if not isinstance(value, str) or not without_variables(value).strip():
@@ -111,13 +123,31 @@ def _refuse_in(asked: Mapping[str, Any], path: Path_, place: Callable[[Path_], t
             raise ProfileError(*place((*path, "env", str(name))), problem, f'write "${{{name}}}" and export it')
 
 
-def _secret_in(words: list[str]) -> str | None:
-    """What gives a secret away: the name of its flag or variable, never the secret."""
+def _entries(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
+    """Whatever is no map and no list in `value`, with its path."""
+    if isinstance(value, Mapping | list):
+        for name, below in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _entries(below, (*path, str(name)))
+    else:
+        yield path, value
+
+
+def _refuse_words(words: Sequence[str], expanded: bool = False) -> None:
+    if what := _secret_in(words, expanded):
+        problem = f"there is a secret in a command line ({what}), which everyone on the machine can read"
+        raise Refusal(problem, "give it to the server by its environment or a file")
+
+
+def _secret_in(words: Sequence[str], expanded: bool) -> str | None:
+    """What gives a secret away: the name of its flag, field or variable, never the secret."""
+    for word in words:
+        for name in _FIELD.findall(word):
+            if _secret_name(name):
+                return name
     pieces = list(_pieces(words))
     for number, piece in enumerate(pieces):
-        for variable in _VARIABLE.findall(piece):
-            if _secret_name(variable):
-                return f"${{{variable}}}"
+        if not expanded and (variable := _secret_variable(piece)):
+            return f"${{{variable}}}"
         name, equals, value = piece.partition("=")
         following = pieces[number + 1] if number + 1 < len(pieces) else ""
         flag = name.startswith("-") or name.endswith(":")  # --api-key KEY, -H "Authorization: KEY"
@@ -130,7 +160,12 @@ def _secret_in(words: list[str]) -> str | None:
     return None
 
 
-def _pieces(words: list[str]) -> Iterator[str]:
+def _secret_variable(text: str) -> str | None:
+    names: list[str] = _VARIABLE.findall(text)
+    return next((name for name in names if _secret_name(name)), None)
+
+
+def _pieces(words: Sequence[str]) -> Iterator[str]:
     """Words, and the words within those that hold a command line of their own (`sh -c "..."`)."""
     for word in words:
         yield from word.split() if not word.lstrip().startswith("{") else (word,)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from profiles.errors import ProfileError, Refusal, did_you_mean
 from profiles.files import read_text, user_path
 from profiles.hosts import origin
-from profiles.launching import ResolvedLaunch, refuse_secrets, resolve_launch
+from profiles.launching import ResolvedLaunch, refuse_expanded, refuse_secrets, resolve_launch
 from profiles.merging import displace, merge, overlay_sweep
 from profiles.models import Arm, Auth, Hook, Limits, Load, Prices, Speculation, SweepFile, Tls, Workload
 from profiles.names import clash, slug
@@ -164,6 +164,14 @@ def dump_stored(sweep: Sweep) -> str:
     return dump(sweep.stored)
 
 
+def env_as_asked(sweep: Sweep, arm: str) -> dict[str, str]:
+    """The environment that an arm's server is started with, its `${NAME}` unexpanded, so that no secret is in it."""
+    endpoint, own = sweep.stored.get("endpoint") or {}, (sweep.stored.get("arms") or {}).get(arm) or {}
+    launch = merge(displace(endpoint, own), own).get("launch")
+    asked = launch.get("env") if isinstance(launch, Mapping) else None
+    return {name: str(value) for name, value in (asked or {}).items()}
+
+
 def _read(path: Path) -> dict[str, Any]:
     document = parse(read_text(path, LARGEST_FILE), str(path))
     if document is None:
@@ -287,7 +295,7 @@ def _inherited_by(
     elsewhere = {key: value for key, value in endpoint.items() if key not in ("auth", "metrics_url")}
     for fields in ("headers", "extra_body"):
         if isinstance(elsewhere.get(fields), Mapping):
-            elsewhere[fields] = _without_secrets(elsewhere[fields])
+            elsewhere[fields] = without_secrets(elsewhere[fields])
     if isinstance(elsewhere.get("tls"), Mapping):
         elsewhere["tls"] = {name: value for name, value in elsewhere["tls"].items() if name not in ("cert", "key")}
     if _place_of(endpoint) is not None:
@@ -322,6 +330,12 @@ def _arm(name: str, own: dict[str, Any], endpoint: dict[str, Any], path: Path_, 
             raise ProfileError(
                 *place_here(("speculation", refusal.key or "")), refusal.problem, refusal.remedy
             ) from None
+    hook = arm.before_point and arm.before_point.command
+    for key, words in (("launch", launch.command if launch else ()), ("before_point", hook or ())):
+        try:
+            refuse_expanded(words)
+        except Refusal as refusal:
+            raise ProfileError(*place_here((key,)), refusal.problem, refusal.remedy) from None
     url = launch.shown_url if launch else arm.url
     if url is None:
         where, _ = place(())
@@ -355,10 +369,11 @@ def _tls_files(tls: Tls) -> list[tuple[str, str | None]]:
     return [("ca", tls.ca), ("cert", tls.cert), ("key", tls.key)]
 
 
-def _without_secrets(value: Any) -> Any:
+def without_secrets(value: Any) -> Any:
+    """`value` without the fields that are named like secrets."""
     if isinstance(value, Mapping):
-        return {name: _without_secrets(below) for name, below in value.items() if not looks_secret(name)}
-    return [_without_secrets(below) for below in value] if isinstance(value, list) else value
+        return {name: without_secrets(below) for name, below in value.items() if not looks_secret(name)}
+    return [without_secrets(below) for below in value] if isinstance(value, list) else value
 
 
 def _origin(url: Any) -> object:

@@ -17,7 +17,7 @@ from typing import Any
 from endpoints.dialects import RequestShape
 from endpoints.findings import Probed, as_json
 from endpoints.target import Target
-from profiles.loading import ResolvedArm, Sweep
+from profiles.loading import ResolvedArm, Sweep, env_as_asked, without_secrets
 from profiles.workloads import Prompt, workload_hash
 from sweeps.events import MEASURE
 from sweeps.metrics import METRICS_VERSION
@@ -33,7 +33,7 @@ def manifest_of(
 ) -> dict[str, Any]:
     """`manifest.json`. No header, key or body field of an endpoint is in it, only their digests."""
     load, workload = sweep.load, sweep.workload
-    facts = comparable(sweep, {name: t.shape for name, t in targets.items()}, prompts)
+    facts = comparable(sweep, targets, prompts)
     arms = {}
     for arm in sweep.arms:
         found = probed.get(arm.name)
@@ -45,8 +45,8 @@ def manifest_of(
             "api": arm.api,
             "speculation": arm.speculation.model_dump() if arm.speculation else None,
             "prices": arm.prices.model_dump() if arm.prices else None,
-            "launch": launch_facts(arm),
-            "before_point": arm.before_point.model_dump(exclude_none=True) if arm.before_point else None,
+            "launch": launch_facts(arm, targets[arm.name]),
+            "before_point": _hook_facts(arm, targets[arm.name]),
             "verify_tls": arm.tls.verify,
             "proxy": arm.proxy,
             "stream": arm.stream,
@@ -100,21 +100,28 @@ def request_facts(shape: RequestShape) -> dict[str, Any]:
     }
 
 
-def launch_facts(arm: ResolvedArm) -> dict[str, Any] | None:
+def launch_facts(arm: ResolvedArm, target: Target) -> dict[str, Any] | None:
     """What the manifest says of how an arm is started. Of the environment only the names: values may come of secrets,
     and sweep.yaml holds them as they were written."""
     if arm.launch is None:
         return None
     launch = arm.launch
     return {
-        "command": list(launch.command),
-        "options": launch.options,
+        "command": [target.scrub(word) for word in launch.command],
+        "options": launch.options and target.scrub(launch.options),
         "env": sorted(launch.env),
         "cwd": launch.cwd,
         "engine": launch.engine,
         "ready_seconds": launch.ready_seconds,
         "stop_seconds": launch.stop_seconds,
     }
+
+
+def _hook_facts(arm: ResolvedArm, target: Target) -> dict[str, Any] | None:
+    if arm.before_point is None:
+        return None
+    facts = arm.before_point.model_dump(exclude_none=True)
+    return facts | ({"command": [target.scrub(word) for word in facts["command"]]} if "command" in facts else {})
 
 
 def fingerprints(comparable: Mapping[str, Any], points: Sequence[PlannedPoint]) -> dict[str, str]:
@@ -125,8 +132,11 @@ def fingerprints(comparable: Mapping[str, Any], points: Sequence[PlannedPoint]) 
     return {"comparable": _digest(comparable), "plan": _digest(plan)}
 
 
-def comparable(sweep: Sweep, shapes: Mapping[str, RequestShape], prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """What must be the same for points to stand on one curve, by name. Levels, trials and limits may change."""
+def comparable(sweep: Sweep, targets: Mapping[str, Target], prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """What must be the same for points to stand on one curve, by name. Levels, trials and limits may change.
+
+    No secret is in it, nor a digest of one: a key that was renewed changes nothing, and cannot be guessed at by it.
+    """
     workload, load = sweep.workload, sweep.load
     facts: dict[str, Any] = {
         "workload.prompts": workload_hash(prompts, workload),
@@ -143,22 +153,23 @@ def comparable(sweep: Sweep, shapes: Mapping[str, RequestShape], prompts: Sequen
         "arms": [arm.name for arm in sweep.arms],
     }
     for arm in sweep.arms:
-        shape = shapes[arm.name]
+        target, shape = targets[arm.name], targets[arm.name].shape
         facts |= {
             f"arms.{arm.name}.url": arm.url,
             f"arms.{arm.name}.model": shape.model,
             f"arms.{arm.name}.api": arm.api,
-            f"arms.{arm.name}.extra_body": _digest(dict(arm.extra_body)),
+            f"arms.{arm.name}.extra_body": _digest(without_secrets(arm.extra_body)),
             f"arms.{arm.name}.headers": sorted(arm.headers),
             f"arms.{arm.name}.tokenizer": arm.tokenizer,
             f"arms.{arm.name}.speculation": arm.speculation.model_dump() if arm.speculation else None,
             f"arms.{arm.name}.request": [shape.max_tokens_field, shape.include_usage, shape.chunk_tokens],
         }
-        if arm.launch is not None:
-            facts[f"arms.{arm.name}.launch"] = shlex.join(arm.launch.command)
-            facts[f"arms.{arm.name}.launch.rest"] = _digest([arm.launch.options, arm.launch.env, arm.launch.cwd])
-        if arm.before_point is not None:
-            facts[f"arms.{arm.name}.before_point"] = arm.before_point.model_dump(exclude_none=True, exclude={"seconds"})
+        if (launch := launch_facts(arm, target)) is not None:
+            facts[f"arms.{arm.name}.launch"] = shlex.join(launch["command"])
+            facts |= {f"arms.{arm.name}.launch.{key}": launch[key] for key in ("options", "cwd")}
+            facts |= {f"arms.{arm.name}.launch.env.{key}": text for key, text in env_as_asked(sweep, arm.name).items()}
+        if (hook := _hook_facts(arm, target)) is not None:
+            facts[f"arms.{arm.name}.before_point"] = {key: hook[key] for key in hook if key != "seconds"}
     return facts
 
 

@@ -228,12 +228,30 @@ def test_the_working_directory_is_beside_the_file(tmp_path: Path) -> None:
         ({"engine": "vllm", "model": "M", "args": ["--api-key", "abc"]}, "args"),
         ({"command": ["x", "{port}"], "env": {"API_KEY": "abc"}}, "env.API_KEY"),
         ({"command": ["x", "{port}"], "env": {"MORE": "sk-0123456789abcdefghij"}}, "env.MORE"),
+        ({"command": ["x", "{port}", '{"api_key": "abc"}']}, "command"),
+        ({"command": ["x", "{port}", '{"a":{"b":1,"api_key":"abc"}}']}, "command"),
+        ({"command": ["x", "{port}", "--config={api_key: abc}"]}, "command"),
+        ({"command": ["sh", "-c", 'x {port} --config "{\\"auth\\": {\\"hf_token\\": \\"abc\\"}}"']}, "command"),
+        ({"command": ["x", "{port}", '{"a": "${MY_API_KEY}"}']}, "command"),
         ({"engine": "trtllm", "model": "M", "options": {"api_key": "abc"}}, "options.api_key"),
+        ({"engine": "trtllm", "model": "M", "options": {"a": {"api_key": "abc"}}}, "options.a.api_key"),
+        ({"engine": "trtllm", "model": "M", "options": {"a": [{"auth": {"x": "abc"}}]}}, "options.a.0.auth.x"),
+        ({"engine": "trtllm", "model": "M", "options": {"a": ["http://me:abc@h"]}}, "options.a.0"),
+        ({"engine": "trtllm", "model": "M", "options": {"a": {"b": "${MY_API_KEY}"}}}, "options.a.b"),
+        ({"engine": "trtllm", "model": "M", "options": {"a": "sk-0123456789abcdefghij"}}, "options.a"),
+        # Seen only when variables are expanded, or in a word that is not in the command as it is asked.
+        ({"command": ["x", "{port}", "${SRV_ARGS}"]}, ""),
+        ({"command": ["sh", "-c", "x {port} ${SRV_ARGS}"]}, ""),
+        ({"command": ["x", "{port}", "${A_KEYS_FIELD}"]}, ""),
+        ({"command": "x {port} --api-key abc"}, ""),
+        ({"engine": "vllm", "model": "http://me:abc@h/m"}, ""),
+        ({"engine": "vllm", "model": "M", "args": ["${SRV_ARGS}"]}, ""),
     ],
 )
 def test_secrets_are_refused_and_not_repeated(launch: dict[str, Any], key: str) -> None:
-    fault = refused({"arms": {"a": {"launch": launch}}}, {"KEY": "abc", "MY_API_KEY": "abc"})
-    assert fault.key == f"arms.a.launch.{key}"
+    env = {"KEY": "abc", "MY_API_KEY": "abc", "SRV_ARGS": "--api-key=abc", "A_KEYS_FIELD": '{"api_key": "abc"}'}
+    fault = refused({"arms": {"a": {"launch": launch}}}, env)
+    assert fault.key == f"arms.a.launch.{key}".rstrip(".")
     assert "secret" in fault.problem
     assert "abc" not in str(fault)
 
@@ -246,10 +264,25 @@ def test_secrets_are_refused_and_not_repeated(launch: dict[str, Any], key: str) 
         ["docker", "run", "-e", "HF_TOKEN", "--rm", "image", "{port}"],
         ["x", "{port}", "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}'],
         ["x", "{port}", "--eos-token", "</s>"],
+        ["x", "{port}", '{"api_key": null, "use_auth_token": false, "token": ""}', "-v", "{a:b,c:d}"],
+        ["sh", "-c", "x {port} $${MY_API_KEY}"],
     ],
 )
 def test_words_that_only_sound_secret_are_fine(command: list[str]) -> None:
     assert arm({"launch": command}).launch is not None
+
+
+@pytest.mark.parametrize("hook", [["curl", "${MORE}"], ["curl", '{"api_key":"abc"}'], "curl -H 'Authorization: abc'"])
+def test_secrets_of_a_hooks_command_are_refused(hook: Any) -> None:
+    env = {"MORE": "--token=abc"}
+    fault = refused({"arms": {"a": {"url": "http://h:1", "before_point": {"command": hook}}}}, env)
+    assert "secret in a command line" in fault.problem
+    assert "abc" not in str(fault)
+
+
+def test_an_options_file_of_other_things_is_fine() -> None:
+    options = {"kv_cache_config": {"tokens_per_block": 32}, "use_auth_token": False, "eos_token": "x", "max_tokens": 5}
+    assert arm({"launch": {"engine": "trtllm", "model": "M", "options": options}}).launch is not None
 
 
 def test_secrets_may_come_by_the_environment_and_are_stored_as_names() -> None:

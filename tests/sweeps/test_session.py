@@ -18,7 +18,7 @@ from endpoints.dialects import RequestShape
 from endpoints.outcomes import Outcome
 from endpoints.transport import Call, Exchange, Progress
 from profiles.errors import ProfileError
-from profiles.loading import Sweep
+from profiles.loading import Sweep, load_sweep
 from profiles.workloads import load_prompts, split
 from sweeps.events import Event, PointFinished, PointKey, PointSkipped, SweepFinished, SweepStarted
 from sweeps.measure import Prompts
@@ -171,6 +171,45 @@ def test_resume_refuses_what_is_not_comparable(
         open_store(after, {}, tmp_path / "run", resume=True)
     assert named in str(refused.value)
     assert (tmp_path / "run" / "manifest.json").read_bytes() == manifest
+
+
+def serving(env: dict[str, str], /, **launch: Any) -> Prepared:
+    asked = {"command": ["true", "{port}", "${MORE}"], "env": {"HF_TOKEN": "${HF_TOKEN}", "GPUS": "0"}} | launch
+    arms = {"a": {"launch": asked, "extra_body": {"user": "me", "api_key": "${HF_TOKEN}"}}}
+    document = {"arms": arms, "workload": {"use": "chat-short", "max_tokens": 3}, "load": LOAD}
+    return prepare(load_sweep(None, document, env), env)
+
+
+def test_a_key_that_was_renewed_is_no_hindrance_and_nowhere_in_the_manifest(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    texts = []
+    for key in ("the-first-key-0123", "another-key-456789"):
+        ready = serving({"HF_TOKEN": key, "MORE": f"--seed={key}"})  # seen by its value alone
+        open_store(ready, {}, out, resume=out.exists()).close()
+        manifest = json.loads((out / "manifest.json").read_text())
+        texts.append({name: manifest[name] for name in ("arms", "comparable", "fingerprints")})
+        assert key not in json.dumps(manifest)
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (
+            {"env": {"HF_TOKEN": "${OTHER}", "GPUS": "0"}},
+            'arms.a.launch.env.HF_TOKEN: was "${HF_TOKEN}", is now "${OTHER}"',
+        ),
+        ({"env": {"HF_TOKEN": "${HF_TOKEN}", "GPUS": 1}}, 'arms.a.launch.env.GPUS: was "0", is now "1"'),
+        ({"env": {"HF_TOKEN": "${HF_TOKEN}"}}, 'arms.a.launch.env.GPUS: was "0", is now nothing'),
+        ({"command": ["true", "{port}"]}, "arms.a.launch: was"),
+    ],
+)
+def test_what_differs_in_a_launch_is_named(tmp_path: Path, change: dict[str, Any], named: str) -> None:
+    env = {"HF_TOKEN": "the-first-key-0123", "OTHER": "the-other-key-0123", "MORE": "-v"}
+    open_store(serving(env), {}, tmp_path / "run", resume=False).close()
+    with pytest.raises(StoreError, match="would not be comparable") as refused:
+        open_store(serving(env, **change), {}, tmp_path / "run", resume=True)
+    assert named in str(refused.value)
 
 
 def test_a_run_is_never_written_over(lab: SimpleNamespace, tmp_path: Path) -> None:
