@@ -214,12 +214,16 @@ def _group_of(pid: int) -> int | None:
 
 
 def _family() -> set[int]:
-    """All that descends from us."""
+    return family_of(os.getpid())
+
+
+def family_of(ancestor: int) -> set[int]:
+    """All that descends from a process."""
     children: dict[int, list[int]] = {}
     for pid, parent in _parents():
         children.setdefault(parent, []).append(pid)
     found: set[int] = set()
-    todo = [os.getpid()]
+    todo = [ancestor]
     while todo:
         todo += (below := children.get(todo.pop(), []))
         found.update(below)

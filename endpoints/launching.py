@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -22,6 +21,7 @@ from endpoints.findings import PreflightError, Probed, Say
 from endpoints.guardian import MARK, kill_marked
 from endpoints.look import looking, read
 from endpoints.pages import look_beside
+from endpoints.ports import claimed, port_here, stranger_at
 from endpoints.preflight import preflight
 from endpoints.target import Target, beside, join
 from profiles.errors import printable
@@ -69,9 +69,12 @@ class Launched:
         """Of the process that guards it, while there is one."""
         return self._guardian.pid if self._guardian else None
 
-    async def start(self) -> None:
-        """Start it. Raises LaunchError when there is no such program. What an earlier run of ours, which was killed
-        with its guardian, left behind under the same log is ended first."""
+    async def start(self, port: int | None = None) -> None:
+        """Start it. Raises LaunchError when there is no such program, or another run has a server at the `port`. What
+        an earlier run of ours, which was killed with its guardian, left behind under the same log is ended first."""
+        claim = None if port is None else claimed(port)
+        if port is not None and claim is None:
+            raise LaunchError(f"another run has a server at port {port}: wait for it, or use {{port}} for a free one")
         kill_marked(str(self.log))
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._log_from = self.log.stat().st_size if self.log.exists() else 0
@@ -81,7 +84,10 @@ class Launched:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
+            pass_fds=() if claim is None else (claim,),  # the port is claimed for as long as there is a guardian
         )
+        if claim is not None:
+            os.close(claim)
         assert guardian.stdin is not None and guardian.stdout is not None
         self._guardian = guardian
         os.set_blocking(guardian.stdout.fileno(), False)
@@ -199,8 +205,15 @@ async def bring_up(
     try:
         if await _somebody_listens(target.url):
             raise LaunchError(f"something else listens at {target.url} already: end it, or use {{port}} for a free one")
-        await server.start()
+        port = await asyncio.to_thread(port_here, target.url)
+        await server.start(port)
         await server.unless_it_ends(_answers(target, ready_seconds), stop)
+        guardian = server.guardian_pid
+        if port and guardian and (stranger := await asyncio.to_thread(stranger_at, port, guardian)):
+            raise LaunchError(
+                f"it is process {stranger} that answers at {target.url}, and not the server that was started: "
+                "end it, or use {port} for a free one"
+            )
         try:
             found = await server.unless_it_ends(preflight(target, say), stop)
         except LaunchError as exc:
@@ -263,14 +276,6 @@ async def _not_ready(session: aiohttp.ClientSession, target: Target) -> str | No
         if page.status >= 500:
             return f"{url} answers {page.status}"
     return None
-
-
-def free_port() -> int:
-    """A TCP port of this machine that nobody listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _how(code: int) -> str:

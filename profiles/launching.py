@@ -140,10 +140,9 @@ def _refuse_words(words: Sequence[str], expanded: bool = False) -> None:
 
 def _secret_in(words: Sequence[str], expanded: bool) -> str | None:
     """What gives a secret away: the name of its flag, field or variable, never the secret."""
-    for word in words:
-        for name in _FIELD.findall(word):
-            if _secret_name(name):
-                return name
+    fields: list[str] = [name for word in words for name in _FIELD.findall(word)]
+    if found := next(filter(_secret_name, fields), None):
+        return found
     pieces = list(_pieces(words))
     for number, piece in enumerate(pieces):
         if not expanded and (variable := _secret_variable(piece)):

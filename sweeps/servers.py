@@ -13,7 +13,8 @@ from typing import Any
 
 from endpoints.findings import Probed, as_json
 from endpoints.hooks import HookError, do_before_point
-from endpoints.launching import Launched, LaunchError, bring_up, free_port
+from endpoints.launching import Launched, LaunchError, bring_up
+from endpoints.ports import free_port
 from endpoints.preflight import seen
 from endpoints.target import Target
 from profiles.launching import ResolvedLaunch

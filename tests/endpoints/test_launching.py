@@ -17,7 +17,8 @@ import pytest
 from endpoints.attempts import Timeouts
 from endpoints.guardian import MARK
 from endpoints.hooks import HookError, do_before_point
-from endpoints.launching import Launched, LaunchError, bring_up, free_port
+from endpoints.launching import Launched, LaunchError, bring_up
+from endpoints.ports import free_port
 from endpoints.target import Target, target_of
 from profiles.loading import load_sweep
 from profiles.models import Hook
@@ -154,6 +155,46 @@ def test_one_whose_place_is_taken_is_not_started(log: Path) -> None:
 
     assert "something else listens at http://127.0.0.1:" in asyncio.run(go())
     assert not log.exists()
+
+
+@linux
+def test_another_server_at_the_place_of_a_slow_one_is_not_taken_for_it(log: Path) -> None:
+    async def go() -> str:
+        port, others = free_port(), []
+        server = launched(log, port, "hang")
+        coming = asyncio.create_task(bring_up(server, target(port), 30.0, asyncio.Event()))
+        try:
+            while server.pid is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            others.append(await asyncio.create_subprocess_exec(sys.executable, str(SERVER), str(port)))
+            with pytest.raises(LaunchError) as raised:
+                await coming
+            return str(raised.value).replace(str(others[0].pid), "PID")
+        finally:
+            for other in others:
+                other.kill()
+                await other.wait()
+
+    assert asyncio.run(go()).startswith("it is process PID that answers at http://127.0.0.1:")
+    assert belonging(log) == []
+
+
+def test_a_port_is_one_runs_own_while_its_server_is_there(log: Path) -> None:
+    async def go() -> str:
+        port = free_port()
+        slow, second = launched(log, port, "hang"), launched(log.with_name("second.log"), port, "well")
+        coming = asyncio.create_task(bring_up(slow, target(port), 30.0, asyncio.Event()))
+        while slow.pid is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        with pytest.raises(LaunchError) as raised:
+            await bring_up(second, target(port), 20.0, asyncio.Event())
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+        await bring_up(second, target(port), 20.0, asyncio.Event())
+        await second.stop()
+        return str(raised.value).replace(str(port), "N")
+
+    assert asyncio.run(go()) == "another run has a server at port N: wait for it, or use {port} for a free one"
 
 
 def test_a_program_that_is_not_there(log: Path) -> None:
