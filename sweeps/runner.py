@@ -133,7 +133,7 @@ class SweepRun:
             if planned.key in kept:
                 continue
             why = self._lanes[planned.key.arm].ended or self._budget.cannot_afford(planned)
-            target = None if why else await self._ready(planned.key)
+            target = None if why else await self._ready(planned)
             if self._stopped is not None:
                 break
             if target is None or isinstance(target, str):
@@ -176,6 +176,8 @@ class SweepRun:
             return
         for name, lane in [*self._lanes.items()] * 2:  # first answers, and second ones of another start
             if lane.ended is None and self._stopped is None and self._check.owes(self._arms[name]):
+                if self._check.barred(self._arms[name]):
+                    continue
                 await self._servers.down()  # one that is up has answered what it may
                 try:
                     await self._ask_alike(
@@ -186,12 +188,14 @@ class SweepRun:
         if not self._check.concluded:
             self._check.conclude()
 
-    async def _ready(self, key: PointKey) -> Target | str:
+    async def _ready(self, planned: PlannedPoint) -> Target | str:
         """Where the point's requests go, its arm up and its hook done; else why it cannot be measured."""
-        arm, lane = self._arms[key.arm], self._lanes[key.arm]
+        key, arm, lane = planned.key, self._arms[planned.key.arm], self._lanes[planned.key.arm]
         try:
             target = await self._servers.target(arm, self._budget.seconds_left())
             await self._ask_alike(key.arm, target)
+            if why := self._budget.cannot_afford(planned):  # it takes time to come up, and answers take tokens
+                return why
             await self._servers.before_point(arm, target, key.concurrency)
         except LaunchError as exc:
             lane.ended = str(exc)  # without its server there is nothing more to measure of it

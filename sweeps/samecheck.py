@@ -94,16 +94,14 @@ class SameCheck:
         if why := self._why_meaningless(arm):
             self.listen(Note(f"{arm.name}: not asked for answers to compare: {why}"))
             return 0
-        path, plan = answers_path(self.store.path, arm.slug), self._plans[arm.name]
+        path = answers_path(self.store.path, arm.slug)
         spent, prices = _Spent(), prices_of(arm)
         start = self._start_of(arm)
         wanted = self._unanswered(arm, start)
         if not wanted:
             self._see_done(arm, start)
             return 0
-        whole = not any(answer.answered for answer in read_answers(path))
-        if barred := self.budget.cannot_afford(plan) if whole else self.budget.used_up():
-            self._ended(arm, barred, spent, prices)
+        if self.barred(arm):
             return 0
         self.listen(Note(f"{arm.name}: {len(wanted)} greedy requests, to compare answers (uncounted)"))
 
@@ -127,6 +125,14 @@ class SameCheck:
             self._ended(arm, why, spent, prices)
         self._see_done(arm, start)
         return spent.requests
+
+    def barred(self, arm: ResolvedArm) -> bool:
+        """Whether the limits have no room for asking an arm, which is then noted."""
+        whole = not any(answer.answered for answer in read_answers(answers_path(self.store.path, arm.slug)))
+        why = self.budget.cannot_afford(self._plans[arm.name]) if whole else self.budget.used_up()
+        if why:
+            self._ended(arm, why, _Spent(), prices_of(arm))
+        return why is not None
 
     def conclude(self) -> dict[str, Any]:
         """Compare whatever is stored, and write `equality.json`. Raises OSError."""

@@ -15,6 +15,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from profiles.loading import load_sweep
+from sweeps.session import prepare
+
 ROOT = Path(__file__).resolve().parents[2]
 SERVER = ROOT / "tests" / "endpoints" / "misbehaving.py"
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -212,6 +215,32 @@ def test_resuming_starts_no_server_for_a_block_that_is_finished(cli: Cli, tmp_pa
     changed = spec(tmp_path, {"a": launch(), "b": launch("well")}, load={"concurrency": [1, 2], "requests": 10})
     refused = cli("run", str(changed), "--out", str(run), "--resume", code=2)
     assert "arms.b.launch: was" in refused.stderr
+
+
+def test_no_server_is_started_for_answers_when_the_limit_is_used_up(cli: Cli, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    path = spec(tmp_path, {"a": launch(), "b": launch("deaf")}, load={"concurrency": [1], "requests": 10})
+    cli("run", str(path), "--out", str(run))
+    before = len(journal(run))
+    cli("run", str(run), "--resume", "--check-equal", "2", "--max-total-tokens", "1", code=None)
+    lines = journal(run)[before:]
+    assert not [line for line in lines if line["event"].startswith("server_")]
+    asked = {line["arm"]: line["reason"] for line in lines if line["event"] == "equality_asked"}
+    assert asked == dict.fromkeys("ab", "the limit of 1 tokens is used up")
+    assert json.loads((run / "equality.json").read_text())["status"] == "unknown"
+
+
+def test_a_point_is_skipped_when_answers_have_taken_what_it_needs(cli: Cli, tmp_path: Path) -> None:
+    run, arms = tmp_path / "run", {"a": launch(), "b": launch("deaf")}
+    load = {"concurrency": [1], "requests": 10, "anchor": False}
+    planned = prepare(load_sweep(spec(tmp_path, arms, load=load), {}, {}), {}, keys=False).points
+    enough = max(p.input_tokens + p.output_tokens for p in planned)
+    path = spec(tmp_path, arms, load=load, check_equal=2, limits={"tokens": enough})
+    cli("run", str(path), "--out", str(run), code=1)
+    assert not of(run, "point_started")
+    reasons = [line["reason"] for line in of(run, "point_skipped")]
+    assert len(reasons) == 2
+    assert all("of the limit are left" in reason for reason in reasons)
 
 
 def test_hooks_before_points(cli: Cli, tmp_path: Path) -> None:
