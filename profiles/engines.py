@@ -35,14 +35,14 @@ class Method:
 @dataclass(frozen=True, slots=True)
 class Engine:
     """`program` starts it; behind it come model, address and flags. `reset`: the route that empties its prefix
-    cache."""
+    cache. `options`: of an engine that has an options file, what stands in it for every arm."""
 
     title: str
     program: tuple[str, ...]
     serve: tuple[str, ...]  # {model}, {port} and, with an options file, {options}
     methods: Mapping[str, Method]
     reset: str | None = None
-    has_options: bool = False
+    options: Mapping[str, Any] | None = None
 
 
 def _vllm(method: str, drafter: str = NEEDED, **fixed: Any) -> Method:
@@ -60,7 +60,9 @@ def _sglang(algorithm: str, drafter: str = NEEDED) -> Method:
     def tell(model: str, tokens: int) -> Told:
         flags = ["--speculative-algorithm", algorithm]
         flags += ["--speculative-draft-model-path", model] if model else []
-        if algorithm != "NGRAM":
+        if algorithm == "NGRAM":
+            flags += ["--speculative-ngram-max-bfs-breadth", "1"]
+        else:
             flags += ["--speculative-num-steps", str(tokens), "--speculative-eagle-topk", "1"]
         return Told((*flags, "--speculative-num-draft-tokens", str(tokens + 1)))
 
@@ -121,7 +123,8 @@ ENGINES: dict[str, Engine] = {
             "eagle3": _tensorrt("Eagle3"),
             "mtp": _tensorrt("MTP", NONE, "num_nextn_predict_layers"),
         },
-        has_options=True,
+        # Its pages of metrics are empty without: iterations with their drafts as JSON, and requests for Prometheus.
+        options={"enable_iter_perf_stats": True, "return_perf_metrics": True},
     ),
     "llamacpp": Engine(
         "llama.cpp",

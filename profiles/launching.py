@@ -61,10 +61,8 @@ def resolve_launch(asked: Launch, speculation: Speculation | None) -> ResolvedLa
     else:
         engine, more = ENGINES[asked.engine], told(asked.engine, speculation)
         serve = tuple(word.replace("{model}", asked.model or "") for word in engine.serve)
-        content = merge(more.options, asked.options)
-        if engine.has_options:
-            options = dump(content) if content else None
-            serve = serve if content else serve[: serve.index("{options}") - 1]
+        if engine.options is not None:
+            options = dump(merge(merge(engine.options, more.options), asked.options))
         command = (*(asked.program or engine.program), *serve, *more.flags, *asked.args)
     return ResolvedLaunch(
         command,
@@ -95,8 +93,10 @@ def refuse_secrets(document: Mapping[str, Any], place: Callable[[Path_], tuple[s
                 _refuse_in(asked, (*path, key), place)
 
 
-def refuse_expanded(words: Sequence[str]) -> None:
-    """Look once more through the words of a command as it will be started. Raises Refusal."""
+def check_command(words: Sequence[str]) -> None:
+    """Look once more through the words of a command, as it will be started. Raises Refusal."""
+    if any("\0" in word for word in words):
+        raise Refusal("a word of the command holds a null character", "remove it")
     _refuse_words(words, expanded=True)
 
 

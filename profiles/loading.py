@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from profiles.errors import ProfileError, Refusal, did_you_mean
 from profiles.files import read_text, user_path
 from profiles.hosts import origin
-from profiles.launching import ResolvedLaunch, refuse_expanded, refuse_secrets, resolve_launch
+from profiles.launching import ResolvedLaunch, check_command, refuse_secrets, resolve_launch
 from profiles.merging import displace, merge, overlay_sweep
 from profiles.models import Arm, Auth, Hook, Limits, Load, Prices, Speculation, SweepFile, Tls, Workload
 from profiles.names import clash, slug
@@ -333,7 +333,7 @@ def _arm(name: str, own: dict[str, Any], endpoint: dict[str, Any], path: Path_, 
     hook = arm.before_point and arm.before_point.command
     for key, words in (("launch", launch.command if launch else ()), ("before_point", hook or ())):
         try:
-            refuse_expanded(words)
+            check_command(words)
         except Refusal as refusal:
             raise ProfileError(*place_here((key,)), refusal.problem, refusal.remedy) from None
     url = launch.shown_url if launch else arm.url

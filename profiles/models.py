@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -60,7 +60,7 @@ def check_url(url: str) -> str:
         raise Refusal("this is not an http(s) URL with a host", "write it like https://api.example.com/v1") from None
     if "@" in parts.netloc:
         raise Refusal("the URL holds a user or password", "use auth: {env: NAME} or {file: PATH} instead")
-    names = [item.partition("=")[0] for item in re.split("[&;]", parts.query)]
+    names = [unquote(item.partition("=")[0]) for item in re.split("[&;]", parts.query)]
     if any(looks_secret(name) for name in names):
         raise Refusal("the URL's query holds a key", "use auth, or a header with ${NAME}, instead")
     if parts.fragment:
@@ -130,9 +130,8 @@ def _urls(value: object) -> object:
 
 def _words(value: object) -> object:
     """Words of a command; numbers among them are taken as they are written."""
-    if not isinstance(value, list):
-        return _as_tuple(value)
-    return tuple(str(word) if type(word) in (int, float) else word for word in value)
+    words = value if isinstance(value, list | tuple) else [value]
+    return tuple(str(word) if type(word) in (int, float) else word for word in words)
 
 
 def _env_values(value: object) -> object:
@@ -168,6 +167,7 @@ def _engine(name: str) -> str:
 def _route(route: str) -> str:
     if not re.fullmatch(r"/[!-~]*", route):
         raise Refusal("this is not a route", "write it like /reset_prefix_cache")
+    check_url(f"http://host{route}")
     return route
 
 
@@ -303,7 +303,7 @@ class Launch(Strict):
                 raise Refusal("it belongs to an engine, and a command is given", "put it into the command", name)
         if self.engine is not None and self.model is None:
             raise Refusal(f"{self.engine} is not told what to serve", "add model: NAME or PATH", "model")
-        if self.options and not ENGINES[str(self.engine)].has_options:
+        if self.options and ENGINES[str(self.engine)].options is None:
             raise Refusal(f"{self.engine} takes no options file", "use args", "options")
         placed = (*(self.command or ()), *self.args, *self.env.values(), "{port}" if self.engine else "")
         if not any("{port}" in word for word in placed) and (self.url is None or "{port}" in self.url):

@@ -118,20 +118,28 @@ def new_run(prepared: Prepared, store: RunStore, listen: Listener, capacity: Cap
 
 
 def _can_start(sweep: Sweep, env: Mapping[str, str]) -> None:
-    """Raises ProfileError where a server cannot be started as it is asked, as far as that can be seen beforehand."""
+    """Raises ProfileError where a server, or a hook, cannot be started as it is asked, as far as that can be seen
+    beforehand."""
     for arm in sweep.arms:
-        if arm.launch is None:
-            continue
-        where, program = f"arm {arm.name}", arm.launch.command[0]
-        if arm.launch.cwd is not None and not Path(arm.launch.cwd).is_dir():
-            raise ProfileError(where, "launch.cwd", f"{arm.launch.cwd} is not a folder", "correct the path")
-        if "/" in program:
-            found = os.access(Path(arm.launch.cwd or ".") / program, os.X_OK)
-        else:
-            found = shutil.which(program, path=arm.launch.env.get("PATH", env.get("PATH"))) is not None
-        if not found:
+        where, launch, hook = f"arm {arm.name}", arm.launch, arm.before_point
+        if launch is not None:
+            if launch.cwd is not None and not Path(launch.cwd).is_dir():
+                raise ProfileError(where, "launch.cwd", f"{launch.cwd} is not a folder", "correct the path")
             remedy = "install it, give its path, or name what starts it (launch.program for an engine)"
-            raise ProfileError(where, "launch", f"there is no program {program} to start", remedy)
+            _find(launch.command[0], launch.cwd, launch.env.get("PATH", env.get("PATH")), where, "launch", remedy)
+        if hook is not None and hook.command is not None:
+            remedy = "install it, or give its path"
+            _find(hook.command[0], None, env.get("PATH"), where, "before_point", remedy)
+
+
+def _find(program: str, cwd: str | None, path: str | None, where: str, key: str, remedy: str) -> None:
+    if "/" in program:
+        named = Path(cwd or ".") / program
+        found = named.is_file() and os.access(named, os.X_OK)
+    else:
+        found = shutil.which(program, path=path) is not None
+    if not found:
+        raise ProfileError(where, key, f"there is no program {program} to start", remedy)
 
 
 def _warnings(prepared: Prepared, capacity: Capacity | None) -> list[str]:

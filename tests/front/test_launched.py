@@ -271,6 +271,12 @@ def test_hooks_before_points(cli: Cli, tmp_path: Path) -> None:
             "arm a: launch: there is no program no-such-engine-here to start",
         ),
         (launch(cwd="nowhere"), "nowhere is not a folder"),
+        ({"launch": ["/", "{port}"]}, "arm a: launch: there is no program / to start"),
+        (launch() | {"before_point": {"command": ["no-such-hook"]}}, "before_point: there is no program no-such-hook"),
+        (
+            {"url": "http://127.0.0.1:9/v1", "before_point": {"command": [str(SERVER.parent)]}},
+            f"arm a: before_point: there is no program {SERVER.parent} to start",
+        ),
         ({"launch": {"command": ["serve", "{port}", "--api-key", "abc"]}}, "secret in a command line (--api-key)"),
         ({"launch": {"command": ["serve", "{port}"], "env": {"HF_TOKEN": "abc"}}}, "HF_TOKEN seems to hold a secret"),
     ],

@@ -57,7 +57,8 @@ VLLM_OFF = ["vllm", "serve", "M", "--host", "127.0.0.1", "--port", "{port}"]
 SGLANG_OFF = ["python3", "-m", "sglang.launch_server", "--model-path", "M", "--host", "127.0.0.1", "--port", "{port}"]
 SGLANG_OFF += ["--enable-metrics"]
 LLAMA_OFF = ["llama-server", "-m", "M", "--host", "127.0.0.1", "--port", "{port}", "--metrics"]
-TRT_OFF = ["trtllm-serve", "M", "--host", "127.0.0.1", "--port", "{port}"]
+TRT_OFF = ["trtllm-serve", "M", "--host", "127.0.0.1", "--port", "{port}", "--extra_llm_api_options", "{options}"]
+TRT_METRICS = {"enable_iter_perf_stats": True, "return_perf_metrics": True}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_off_is_the_engines_command_alone(engine: str, off: list[str]) -> None:
     launch = arm({"launch": {"engine": engine, "model": "M", "args": ["--seed", 1]}}).launch
     assert launch is not None
     assert list(launch.command) == [*off, "--seed", "1"]
-    assert launch.options is None
+    assert (launch.options and parse(launch.options, "options")) == (TRT_METRICS if engine == "trtllm" else None)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_vllm(method: str, drafter: str | None, config: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("method", "drafter", "flags"),
     [
-        ("ngram", None, "--speculative-algorithm NGRAM"),
+        ("ngram", None, "--speculative-algorithm NGRAM --speculative-ngram-max-bfs-breadth 1"),
         ("standalone", "D", "--speculative-algorithm STANDALONE --speculative-draft-model-path D STEPS"),
         ("eagle", "D", "--speculative-algorithm EAGLE --speculative-draft-model-path D STEPS"),
         ("eagle3", "D", "--speculative-algorithm EAGLE3 --speculative-draft-model-path D STEPS"),
@@ -132,11 +133,18 @@ def test_llamacpp(method: str, drafter: str | None, flags: str) -> None:
 )
 def test_tensorrt_llm_is_told_by_a_file(method: str, drafter: str | None, config: dict[str, Any]) -> None:
     more = {"options": {"kv_cache_config": {"enable_block_reuse": False}}}
-    assert words(method, "trtllm", drafter, **more) == [*TRT_OFF, "--extra_llm_api_options", "{options}"]
+    assert words(method, "trtllm", drafter, **more) == TRT_OFF
     speculation = {"method": method, "draft_tokens": 3, "drafter": drafter}
     launch = arm({"launch": {"engine": "trtllm", "model": "M", **more}, "speculation": speculation}).launch
     assert launch is not None and launch.options is not None
-    assert parse(launch.options, "options") == {"speculative_config": config, **more["options"]}
+    assert parse(launch.options, "options") == {**TRT_METRICS, "speculative_config": config, **more["options"]}
+
+
+def test_the_options_file_is_the_users_own_where_he_says_otherwise() -> None:
+    options = {"return_perf_metrics": False, "max_batch_size": 8}
+    launch = arm({"launch": {"engine": "trtllm", "model": "M", "options": options}}).launch
+    assert launch is not None and launch.options is not None
+    assert parse(launch.options, "options") == TRT_METRICS | options
 
 
 def test_a_program_in_place_of_the_engines_own() -> None:
@@ -310,6 +318,13 @@ def test_secrets_may_come_by_the_environment_and_are_stored_as_names() -> None:
         ({"launch": {"command": ["x", "{port}"], "env": {"A B": "1"}}}, "launch.env", "not the name"),
         ({"url": "http://h:1", "before_point": {}}, "before_point", "neither post nor command"),
         ({"url": "http://h:1", "before_point": {"post": "reset"}}, "before_point.post", "not a route"),
+        ({"url": "http://h:1", "before_point": {"post": "/r?api_key=abc"}}, "before_point.post", "holds a key"),
+        ({"url": "http://h:1", "before_point": {"post": "/r?a=1;api%5Fkey=abc"}}, "before_point.post", "holds a key"),
+        ({"url": "http://h:1", "before_point": {"command": ["x", "a\0b"]}}, "before_point", "null character"),
+        ({"launch": ["x", "{port}", "a\0b"]}, "launch", "null character"),
+        ({"launch": {"engine": "vllm", "model": "a\0b"}}, "launch", "null character"),
+        ({"launch": {"command": 5}}, "launch.command", "nothing tells the server its port"),
+        ({"launch": ["x", "{port}", True]}, "launch.command.2", "should be text"),
     ],
 )
 def test_slips_are_one_sentence(section: dict[str, Any], key: str, problem: str) -> None:
