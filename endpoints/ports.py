@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Set
 from pathlib import Path
+from typing import Any
 
 from endpoints.guardian import family_of
 from profiles.hosts import origin
@@ -34,13 +35,19 @@ def port_here(url: str) -> int | None:
     """The port that a URL leads to, where that is a port of this machine."""
     _, host, port = origin(url)
     try:
-        for family, kind, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
-            with socket.socket(family, kind) as tried:
-                tried.bind(address)  # to any port: only one's own address can be bound
-            return port
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except OSError:
-        pass
-    return None
+        return None
+    return port if any(_is_ours(family, address) for family, _, _, _, address in found) else None
+
+
+def _is_ours(family: int, address: tuple[Any, ...]) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as tried:
+            tried.bind(address)  # to any port: only one's own address can be bound
+    except OSError:
+        return False
+    return True
 
 
 def claimed(port: int) -> int | None:

@@ -53,7 +53,7 @@ def prepare(sweep: Sweep, env: Mapping[str, str], *, keys: bool = True) -> Prepa
         for arm in (sweep.arms if keys else ())
     }
     if keys:
-        _can_start(sweep, env)
+        _can_start(sweep, targets, env)
     measured, warmup = split(load_prompts(workload))
     points, checks = plan_sweep(sweep, measured), plan_checks(sweep, measured)
     return Prepared(sweep, targets, Prompts(measured, warmup), points, checks)
@@ -117,7 +117,7 @@ def new_run(prepared: Prepared, store: RunStore, listen: Listener, capacity: Cap
     return SweepRun(prepared.sweep, prepared.points, servers, prepared.prompts, store, listen, capacity or ASSUMED)
 
 
-def _can_start(sweep: Sweep, env: Mapping[str, str]) -> None:
+def _can_start(sweep: Sweep, targets: Mapping[str, Target], env: Mapping[str, str]) -> None:
     """Raises ProfileError where a server, or a hook, cannot be started as it is asked, as far as that can be seen
     beforehand."""
     for arm in sweep.arms:
@@ -125,6 +125,9 @@ def _can_start(sweep: Sweep, env: Mapping[str, str]) -> None:
         if launch is not None:
             if launch.cwd is not None and not Path(launch.cwd).is_dir():
                 raise ProfileError(where, "launch.cwd", f"{launch.cwd} is not a folder", "correct the path")
+            if launch.options is not None and targets[arm.name].scrub(launch.options) != launch.options:
+                problem = "they are written into a file of the run, and hold a secret"
+                raise ProfileError(where, "launch.options", problem, "give it to the server by its environment")
             remedy = "install it, give its path, or name what starts it (launch.program for an engine)"
             _find(launch.command[0], launch.cwd, launch.env.get("PATH", env.get("PATH")), where, "launch", remedy)
         if hook is not None and hook.command is not None:

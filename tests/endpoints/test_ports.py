@@ -76,6 +76,13 @@ def test_a_port_of_this_machine() -> None:
     assert port_here("http://127.0.0.1:8123/v1") == 8123
     assert port_here("http://localhost:8123") == 8123
     assert port_here("http://192.0.2.1:8123") is None
+    assert port_here("http://no-such-host.invalid:8123") is None
+
+
+def test_a_name_is_this_machines_when_one_of_its_addresses_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("192.0.2.1", "127.0.0.1")]
+    monkeypatch.setattr(endpoints.ports.socket, "getaddrinfo", lambda *_, **__: found)
+    assert port_here("http://both:8123") == 8123
 
 
 @linux

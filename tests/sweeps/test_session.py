@@ -192,6 +192,14 @@ def test_a_key_that_was_renewed_is_no_hindrance_and_nowhere_in_the_manifest(tmp_
     assert texts[0] == texts[1]
 
 
+def test_a_secret_that_its_value_alone_gives_away_comes_into_no_options_file() -> None:
+    launch = {"engine": "trtllm", "model": "M", "program": ["true"], "options": {"a": {"b": "${MORE}"}}}
+    env = {"HF_TOKEN": "the-first-key-0123", "MORE": "see the-first-key-0123"}
+    with pytest.raises(ProfileError, match=r"arm a: launch\.options: they are written into a file") as refused:
+        prepare(load_sweep(None, {"arms": {"a": {"launch": launch}}}, env), env)
+    assert "first" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
