@@ -29,7 +29,7 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 unit: $(READY)
-	$(BIN)/python -m pytest -q --ignore=tests/real
+	$(BIN)/python -m pytest -q --ignore=tests/real -n 2 --dist worksteal
 
 REAL := $(BIN)/python -m pytest -q tests/real/test_
 

@@ -16,13 +16,19 @@ Handler = Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]
 @contextmanager
 def serving(models: Handler, chat: Handler) -> Iterator[str]:
     """The root URL of a server with these two routes under /v1, which ends with the block."""
+    with serving_routes(web.get("/v1/models", models), web.post("/v1/chat/completions", chat)) as root:
+        yield root
+
+
+@contextmanager
+def serving_routes(*routes: web.RouteDef) -> Iterator[str]:
+    """The root URL of a server with these routes, which ends with the block."""
     ready: list[str] = []
     started, loop = threading.Event(), asyncio.new_event_loop()
 
     async def serve() -> None:
         app = web.Application()
-        app.router.add_get("/v1/models", models)
-        app.router.add_post("/v1/chat/completions", chat)
+        app.router.add_routes(routes)
         runner = web.AppRunner(app)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()

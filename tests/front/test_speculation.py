@@ -21,6 +21,7 @@ from endpoints.simulator.process import SimulatorProcess
 from endpoints.simulator.theory import acceptance_length
 
 from .conftest import FAST, Cli
+from .serving import serving_routes
 
 K, P = 4, 0.7
 REQUESTS, TOKENS = 40, 64
@@ -39,30 +40,16 @@ def pair() -> Iterator[tuple[SimulatorProcess, SimulatorProcess]]:
 @contextmanager
 def doctored(root: str, change: Change) -> Iterator[str]:
     """A page that shows a server's metrics as `change` has them."""
-    loop, started, ready = asyncio.new_event_loop(), threading.Event(), list[str]()
     seen: list[str] = []
 
     async def page(_: web.Request) -> web.Response:
-        text = await loop.run_in_executor(None, lambda: urllib.request.urlopen(f"{root}/metrics").read().decode())
+        text = await asyncio.to_thread(lambda: urllib.request.urlopen(f"{root}/metrics").read().decode())
         seen.extend(re.findall(r"num_requests_running\S* [1-9]", text))
         served = change(text, bool(seen))
         return web.Response(status=503) if served is None else web.Response(text=served)
 
-    async def serve() -> None:
-        app = web.Application()
-        app.router.add_get("/metrics", page)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        ready.append(f"http://127.0.0.1:{runner.addresses[0][1]}/metrics")
-        started.set()
-
-    thread = threading.Thread(target=lambda: (loop.run_until_complete(serve()), loop.run_forever()), daemon=True)
-    thread.start()
-    assert started.wait(10)
-    yield ready[0]
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
+    with serving_routes(web.get("/metrics", page)) as at:
+        yield f"{at}/metrics"
 
 
 def swept(cli: Cli, folder: Path, arms: dict[str, Any], *words: str, **load: Any) -> dict[str, dict[str, Any]]:
