@@ -101,16 +101,19 @@ async def find_metrics(target: Target) -> tuple[str, ...]:
     """Pages with counters that are known: the profile's, else the first beside or at the root of the endpoint's URL."""
     if target.metrics_url:
         return target.metrics_url
-    beside_it = [beside(target.url, route) for route in METRICS_PAGES]
-    empty: tuple[str, ...] = ()  # a page that hands counts out once has none when nothing has run
-    for url in dict.fromkeys([*beside_it, at_root(target.url, METRICS_PAGES[0])]):
-        metrics = ServerMetrics(target, [url])
-        try:
-            found = await metrics.read()
-        finally:
-            await metrics.close()
-        if found is not None and (found.values or found.added):
-            return (url,)
-        if found is not None:
-            empty = empty or (url,)
-    return empty
+    candidates = list(
+        dict.fromkeys([*(beside(target.url, page) for page in METRICS_PAGES), at_root(target.url, METRICS_PAGES[0])])
+    )
+    looks = await asyncio.gather(*(_look(target, url) for url in candidates))
+    known = [(url, found) for url, found in zip(candidates, looks, strict=True) if found is not None]
+    # A page that hands counts out once has none while nothing runs: it is taken where no other page has any.
+    known.sort(key=lambda page: not (page[1].values or page[1].added))
+    return (known[0][0],) if known else ()
+
+
+async def _look(target: Target, url: str) -> Reading | None:
+    metrics = ServerMetrics(target, [url])
+    try:
+        return await metrics.read()
+    finally:
+        await metrics.close()
