@@ -127,7 +127,7 @@ def synthetic_in(settings: Any) -> str | None:
     """The setting by which a server accepts drafts by a rule rather than by its model, `name: value`; None without."""
     for name, value in _fields(settings):
         if re.search("synth|simulate_acc", f"{name} {value}" if isinstance(value, str) else name) and value:
-            return f"{name}: {value}"[:120]
+            return f"{name}: {value}"
     return None
 
 

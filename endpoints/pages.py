@@ -27,10 +27,12 @@ from endpoints.engines import (
 from endpoints.findings import Probed
 from endpoints.look import Page, read
 from endpoints.target import Target, at_root, beside, join
+from profiles.errors import printable
 from profiles.hosts import origin
 
 _MOST_PAGE, _MOST_METRICS = 256 * 1024, 4 * 1024 * 1024  # bytes
 _PAGE_S = 3.0
+_MOST_SAID = 120  # characters of a setting that are kept
 _AT_ONCE = 4
 
 
@@ -119,7 +121,8 @@ def _settings(found: Probed, facts: list[Facts]) -> None:
         found.add("requests at once", str(limits["at once"]), "beyond it requests wait at the server (server_capped)")
     if "context" in limits:
         found.add("context", f"{limits['context']} tokens", "prompt and reply have to fit into it")
-    found.synthetic = found.synthetic or synthetic_in(speculation)
+    if found.synthetic is None and (admitted := synthetic_in(speculation)) is not None:
+        found.synthetic = printable(found.scrub(admitted))[:_MOST_SAID]
     if speculation:
         seen = "; ".join(f"{name}: {value}" for name, value in speculation.items())
         given = orjson.dumps(declared(speculation), default=str).decode()

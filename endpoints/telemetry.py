@@ -85,7 +85,9 @@ class _Page:
             self.cost_s = max(self.cost_s, time.perf_counter() - began)
             await asyncio.sleep(0)
         began = time.perf_counter()
-        found = reading_of(b"\n".join(kept), self._target.metrics)
+        # Labels are stored and shown, and a server may have echoed a key into one.
+        lines = self._target.scrub(b"\n".join(kept).decode("utf-8", "replace")).encode()
+        found = reading_of(lines, self._target.metrics)
         self.cost_s = max(self.cost_s, time.perf_counter() - began)
         return found
 

@@ -99,3 +99,13 @@ async def test_a_server_that_is_gone_and_a_page_of_many_pieces() -> None:
     assert await metrics.read() is None
     assert metrics.unread
     await metrics.close()
+
+
+async def test_a_key_that_a_server_echoes_into_a_label_is_not_kept() -> None:
+    page = f'vllm:generation_tokens_total{{model_name="m",asked_by="Bearer {KEY}"}} 5\n'
+    async with serving({"/metrics": page}) as (root, _):
+        metrics = ServerMetrics(target(root), [f"{root}/metrics"])
+        found = await metrics.read()
+        await metrics.close()
+    assert found is not None and found.total("generated_tokens") == 5
+    assert KEY not in str(found)
