@@ -33,12 +33,12 @@ def quick(simulator: SimulatorProcess, out: str, *more: str) -> list[str]:
 
 
 def test_run_writes_the_folder(cli: Cli, simulator: SimulatorProcess, tmp_path: Path) -> None:
-    arms = ["--arm", f"off={simulator.url}", "--arm", f"on={simulator.url}"]
+    arms = ["--arm", f"one={simulator.url}", "--arm", f"two={simulator.url}"]
     done = cli("run", *arms, "--concurrency", "1,4", "--requests", "40", "--max-tokens", "8", "--out", "r", "--json")
     run = tmp_path / "r"
     summary = json.loads(done.stdout)
     assert summary == json.loads((run / "summary.json").read_text())
-    for arm in ("off", "on"):
+    for arm in ("one", "two"):
         for level in (1, 4):
             p = point(run, arm, level)
             assert p["counts"]["completed"] == 40
