@@ -26,6 +26,7 @@ import numpy as np
 from endpoints.counters import Reading
 from endpoints.simulator import theory
 from endpoints.simulator.engine import Engine, EngineConfig, Finish, SpeculationConfig
+from endpoints.simulator.options import SimulatorOptions
 from endpoints.transport import Call, Exchange, Progress
 from endpoints.virtual import VirtualTransport, prompt_tokens
 from profiles.loading import Sweep, load_sweep
@@ -40,15 +41,7 @@ from sweeps.requests import Requests
 from sweeps.virtual import virtual_point
 from sweeps.watch import Observed
 
-PLAIN = EngineConfig(
-    prefill_ns_per_token=20_000,
-    prefill_base_ns=2_000_000,
-    decode_base_ns=4_800_000,
-    decode_ns_per_sequence=200_000,
-    max_batch=256,
-    kv_capacity_tokens=10_000_000,
-    prefill_budget_tokens=8192,
-)
+PLAIN = SimulatorOptions(max_batch=256, kv_tokens=10_000_000).engine_config()
 LEVELS = [1, 2, 4, 8, 16, 32]
 SECONDS = 30  # of each window: 20 blocks or more at most levels
 METRICS = ("system_tps", "tps_per_user")

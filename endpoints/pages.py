@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -25,10 +23,9 @@ from endpoints.engines import (
     synthetic_in,
 )
 from endpoints.findings import Probed
-from endpoints.look import Page, read
+from endpoints.look import Page, looking, read
 from endpoints.target import Target, at_root, beside, join
 from profiles.errors import printable
-from profiles.hosts import origin
 
 _MOST_PAGE, _MOST_METRICS = 256 * 1024, 4 * 1024 * 1024  # bytes
 _PAGE_S = 3.0
@@ -39,25 +36,19 @@ _AT_ONCE = 4
 async def look_beside(session: ClientSession, target: Target, found: Probed) -> None:
     """Read the pages and add what they tell to `found`; `session` carries the target's headers."""
 
-    async def get(
-        urls: Iterable[str], of: ClientSession = session, tls: ssl.SSLContext = target.tls
-    ) -> dict[str, Page | None]:
+    async def get(urls: Iterable[str], of: ClientSession = session, at: Target = target) -> dict[str, Page | None]:
         wanted = list(dict.fromkeys(urls))
         found.cost.pages += len(wanted)
-        return dict(zip(wanted, await _get(of, replace(target, tls=tls), wanted), strict=True))
+        return dict(zip(wanted, await _get(of, at, wanted), strict=True))
 
     url = target.url
     urls = {route: beside(url, route) for route in (*INFO_PAGES, *HEALTH_PAGES, *METRICS_PAGES)}
     models = join(url, "/models")
     pages = await get([models, *urls.values()])
     metrics = {urls[route]: pages[urls[route]] for route in METRICS_PAGES}
-    ours = [named for named in target.metrics_url if origin(named) == origin(url)]
-    others = [named for named in target.metrics_url if named not in ours]
-    if ours:
-        metrics = await get(ours) | metrics
-    if others:  # another origin gets nothing that is meant for this one: no header, no key, no certificate
-        async with aiohttp.ClientSession(trust_env=target.proxy) as bare:
-            metrics = await get(others, bare, ssl.create_default_context()) | metrics
+    for named in target.metrics_url:
+        async with looking(at := target.towards(named)) as (own, _):
+            metrics = await get([named], own, at) | metrics
     if not any(map(_series, metrics.values())):
         metrics |= await get({at_root(url, "/metrics"), join(url, "/metrics").partition("?")[0]} - metrics.keys())
     facts = {route: facts_of(_json(pages[urls[route]])) for route in INFO_PAGES}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -15,6 +15,7 @@ from endpoints.fast import FastTransport
 from endpoints.http import HttpTransport
 from endpoints.tls import context_of
 from endpoints.tokens import counter_of
+from profiles.hosts import origin
 from profiles.loading import ResolvedArm
 from profiles.models import Limits, Tls
 from profiles.secrets import read_key, redact, redact_urls, secrets_in
@@ -53,6 +54,13 @@ class Target:
     def route_of(self, api: str) -> str:
         """Where requests of a dialect are POSTed."""
         return join(self.url, ROUTES[api])
+
+    def towards(self, url: str) -> Target:
+        """The target for a page of its own at `url`; on another origin it brings nothing that is meant for the
+        endpoint: no header, no key, no certificate."""
+        if origin(url) == origin(self.url):
+            return self
+        return replace(self, headers={}, tls=ssl.create_default_context())
 
     def scrub(self, text: str) -> str:
         """The text without this arm's secrets, wherever a server may have echoed them, and without those of URLs."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 
 import aiohttp
 from aiohttp.client import ClientSession
@@ -16,7 +14,6 @@ from endpoints.counters import Reading, reading_of, together, wanted_lines
 from endpoints.engines import METRICS_PAGES
 from endpoints.look import looking, read
 from endpoints.target import Target, at_root, beside
-from profiles.hosts import origin
 
 _MOST_BYTES = 16 * 1024 * 1024
 _SECONDS = 5.0
@@ -50,9 +47,7 @@ class ServerMetrics:
 class _Page:
     def __init__(self, target: Target, url: str) -> None:
         self.unread, self.cost_s = "", 0.0
-        if origin(url) != origin(target.url):  # gets nothing that is meant for the endpoint: no key, no certificate
-            target = replace(target, headers={}, tls=ssl.create_default_context())
-        self._target, self._url = target, url
+        self._target, self._url = target.towards(url), url
         self._stack = AsyncExitStack()
         self._session: ClientSession | None = None
 
